@@ -1,7 +1,7 @@
 # make run: set up .venv and run the tiny recipe.   make test: set up .venv, lint and run the tests.   make setup: only set up .venv.
 # make bench: benchmarks (minutes).   make test-chaos: kill real runs (half an hour).   make test-fuzz: hostile input (ten minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
-# make test-newcomer: own files, by the commands of the README (minutes).
+# make test-newcomer: own files, by the commands of the README (minutes).   make test-decide: how often `loam decide` errs (an hour).
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS := 1
@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
-.PHONY: run bench check fmt test test-browser test-chaos test-fuzz test-mutation test-newcomer record-code docs setup lint clean
+.PHONY: run bench check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer record-code docs setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -22,7 +22,7 @@ test: .venv/.ready lint
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint
-	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer' $(PATHS)
+	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide' $(PATHS)
 
 fmt: .venv/.ready
 	$(BIN)/ruff check --fix --select I .
@@ -51,6 +51,10 @@ docs: .venv/.ready
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos
+
+# LOAM_DECIDE_HOME=FOLDER keeps the runs.
+test-decide: .venv/.ready
+	$(BIN)/python -m pytest -m decide -s tests/decide
 
 test-newcomer: .venv/.ready
 	$(BIN)/python -m pytest -m newcomer tests/newcomer

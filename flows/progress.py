@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 from stages.core.contract.printable import one_line
 
 if TYPE_CHECKING:
-    from stages.core.run.runner import Event, Report  # it imports pydantic, and `loam --help` imports this module
+    from stages.core.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
 LOG_EVERY_S = 30.0
@@ -108,6 +108,18 @@ def record_counts_text(unit: str, rows_in: int, kept: int, changed: int, dropped
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1])[:4])
     edited = f", {changed:,} changed" if changed else ""
     return f"{rows_in:,} {unit} in, {kept:,} kept{edited}" + (f", {total:,} dropped ({reasons})" if total else "")
+
+
+def end_values(result: Result) -> EventValues:
+    """Returns the values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
+    from stages.core.contract.declaration import unit_of
+
+    manifest = result.artifact.manifest
+    figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
+    text = ", ".join([f"{manifest['rows']:,} {unit_of(manifest)}", size_text(manifest["bytes"]), *figures[-4:]])
+    if counts := manifest["record_counts"]:
+        text = record_counts_text(counts["unit"], counts["rows_in"], counts["kept"], counts["changed"], counts["dropped"])
+    return {"state": result.state, "seconds": result.seconds, "text": text}
 
 
 def size_text(count: float) -> str:

@@ -20,12 +20,11 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.progress import WATCHER, line_of, record_counts_text, size_text
-from stages.core.contract.declaration import unit_of
+from flows.progress import WATCHER, end_values, line_of
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
-from stages.core.run.runner import Event, EventValues, Report, Result
+from stages.core.run.runner import Event, Report, Result
 from stages.core.store.runs import read_run
 
 if TYPE_CHECKING:
@@ -92,16 +91,6 @@ def link_report(home: Path, run_id: str) -> None:
     if "report" in nodes:
         report = home / "artifacts" / nodes["report"] / "report.html"
         create_link_artifact(report.as_uri(), link_text=str(report), key="report", description=f"Report of run {run_id}: {report}")
-
-
-def end_values(result: Result) -> EventValues:
-    """Returns the values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
-    manifest = result.artifact.manifest
-    figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
-    text = ", ".join([f"{manifest['rows']:,} {unit_of(manifest)}", size_text(manifest["bytes"]), *figures[-4:]])
-    if counts := manifest["record_counts"]:
-        text = record_counts_text(counts["unit"], counts["rows_in"], counts["kept"], counts["changed"], counts["dropped"])
-    return {"state": result.state, "seconds": result.seconds, "text": text}
 
 
 def _forward(node: str) -> Report:

@@ -75,7 +75,7 @@ def run(
         cached = sum(step.state == NodeState.CACHED for step in plan.steps)
         off = f", off: {', '.join(plan.off)}" if plan.off else ""
         say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-        with _termination_raised():
+        with termination_raised():
             _start_prefect(session.home)
             from flows.pretrain_flow import pretrain
             from flows.progress import watching
@@ -223,7 +223,7 @@ def stage(
     refuse_unbuilt(session, [node])
     if blame is not None:
         return _blame(session, node, blame, common)
-    with _termination_raised():
+    with termination_raised():
         _start_prefect(session.home)
         from flows import stage_flow
         from flows.progress import watching
@@ -238,7 +238,7 @@ def _blame(session: Session, node: str, step: int, common: Common) -> int:
     from flows.execute import blame
     from flows.progress import WATCHER, watching
 
-    with _termination_raised(), watching():
+    with termination_raised(), watching():
         found = blame(session, node, step, WATCHER.get())
 
     def show() -> None:
@@ -259,7 +259,7 @@ def _value(value: float | None) -> str:
 
 
 @contextmanager
-def _termination_raised() -> Iterator[None]:
+def termination_raised() -> Iterator[None]:
     """Makes SIGTERM raise TerminatedError inside the block.
 
     During a flow, Prefect's own handler raises its TerminationSignal first. When the flow has ended for it, Prefect calls this handler.

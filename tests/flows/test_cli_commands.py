@@ -46,7 +46,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 27 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 28 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -122,6 +122,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ANSWERS: dict[str, tuple[str, ...]] = {
     "init": ("{parent}/mine.jsonl", "--out", "{parent}/first.yaml"),
     "plan": ("tiny",),
+    "decide": ("tiny", "--b", "pretrain.learning_rate=0.003", "--dry-run"),
     "trace": ("--step", "1"),
     "compare": ("tiny-1", "tiny-2"),
     "what-if": ("{filter}", "--set", "filter.gopher_quality.min_doc_words=80"),

@@ -21,7 +21,7 @@ from tests.conftest import answered
 
 
 def test_the_line_of_a_node_that_ended_says_what_its_rows_are() -> None:
-    from flows.task import end_values
+    from flows.progress import end_values
     from stages.core.contract.declaration import Artifact
     from stages.core.run.runner import Result
 

@@ -1,0 +1,164 @@
+"""`loam decide`: what it runs, refuses, records and prints. The runs themselves are made up here; test_repeated_runs.py trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.opened_recipe import Session, open_session
+from flows.trials import decide as deciding
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError
+from stages.queries.matched_sides import metric_of
+from stages.queries.plan import Step
+from tests.conftest import answered
+
+BITS = metric_of("pretrain/validation_bits_per_byte")
+B = "pretrain.learning_rate=0.003"
+APART = [0.50, 0.52, 0.49, 0.51]
+
+
+class Machine:
+    """Stands in for the runs: B's value is A's plus the difference of the pair."""
+
+    def __init__(self, differences: Sequence[float]) -> None:
+        self.differences, self.asked, self.compared = differences, list[tuple[int, str]](), list[Any]()
+
+    def built(self, session: Session, steps: Sequence[Step], label: str) -> dict[str, Artifact]:
+        seed, pretrain = session.recipe.seed, session.recipe.sections["pretrain"]
+        side = "b" if pretrain.learning_rate == 0.003 else "a"  # type: ignore[attr-defined]
+        self.asked.append((seed, f"{side} {steps[-1].node}"))
+        value = 3.0 + (self.differences[seed - 1] if side == "b" else 0.0)
+        summary = {"validation_bits_per_byte": value, "tokens": 100, "flops": 1e6, "parameters": 1_300_000}
+        return {s.node: Artifact(session.home / "artifacts" / s.node / f"{side}{seed}", _manifest(summary, s.node)) for s in steps}
+
+    def refuse(self, metric: Any, a: Any, b: Any) -> None:
+        self.compared.append((a[0].seed, b[0].seed))
+
+
+def _manifest(summary: dict[str, Any], node: str) -> Any:
+    return {"summary": summary, "node": node}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return on_machine(monkeypatch, APART)
+
+
+def on_machine(monkeypatch: pytest.MonkeyPatch, differences: Sequence[float]) -> Machine:
+    made, clock = Machine(differences), iter(range(10**6))
+    monkeypatch.setattr(deciding, "built", made.built)
+    monkeypatch.setattr(deciding, "refuse_unmatched", made.refuse)
+    monkeypatch.setattr(deciding, "cpu_seconds", lambda: 2.0 * next(clock))
+    return made
+
+
+def sides(home: Path, *settings: str) -> tuple[Session, Session]:
+    return open_session("tiny", home=str(home)), open_session("tiny", settings or (B,), str(home))
+
+
+def test_pairs_share_the_seed_until_the_answer_is_known(tmp_path: Path, machine: Machine) -> None:
+    said: list[str] = []
+    found = deciding.decide(*sides(tmp_path), BITS, 12, said.append)
+    assert found.answer == "A" and len(found.pairs) == 4 and machine.compared == [(seed, seed) for seed in (1, 2, 3, 4)]
+    assert machine.asked[:6] == [(1, "a encode"), (1, "b encode"), (1, "a mix"), (1, "b mix"), (1, "a pretrain"), (1, "b pretrain")]
+    assert [seed for seed, what in machine.asked if what == "a pretrain"] == [1, 2, 3, 4]
+    assert said[0].startswith("pair 1 of at most 12 (seed 1): A 3.0000, B 3.5000, B - A +0.5000; e-value 1 of 100") and len(said) == 4
+    assert found.tokens == 800 and found.flops == 8e6 and found.cpu_seconds == 2.0 * 5
+
+
+def test_the_record_is_written_after_every_pair_and_keeps_the_cost(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = sides(tmp_path)
+    path, written = deciding.record_path(tmp_path, deciding.decision_id(a, b, BITS)), list[int]()
+    first = deciding.decide(a, b, BITS, 2, lambda line: written.append(len(json.loads(path.read_text())["pairs"])))
+    assert written == [1, 2] and first.answer == "cannot be told at this budget" and path.parent.name == "decisions"
+    monkeypatch.setattr(deciding, "cpu_seconds", lambda: 0.0)  # every run is cached now
+    more = deciding.decide(a, b, BITS, 3, lambda line: None)
+    assert [pair.cpu_seconds for pair in more.pairs] == [2.0, 2.0, 0.0]
+    record = json.loads(path.read_text())
+    assert record["answer"] == "cannot be told at this budget" and record["b"]["resolved"]["pretrain"]["learning_rate"] == 0.003
+    path.write_text("{")
+    assert deciding.decide(a, b, BITS, 1, lambda line: None).cpu_seconds == 0 and json.loads(path.read_text())["pairs"]
+
+
+def test_the_id_follows_from_what_decides(tmp_path: Path) -> None:
+    a, b = sides(tmp_path)
+    id_ = deciding.decision_id(a, b, BITS)
+    assert id_ == deciding.decision_id(*sides(tmp_path, B, "runtime.workers=1", "name=other"), BITS) and len(id_) == 12
+    others = [(b, a, BITS), (a, b, metric_of("evaluate@base/docs/nll")), (a, sides(tmp_path, "pretrain.learning_rate=0.004")[1], BITS)]
+    assert len({id_, *(deciding.decision_id(*other) for other in others)}) == 4
+
+
+def refused(a: Session, b: Session, metric: str = "pretrain/validation_bits_per_byte") -> str:
+    with pytest.raises(RecipeError) as error:
+        deciding.refuse_unfit(a, b, metric_of(metric))
+    return str(error.value)
+
+
+def test_recipes_between_which_nothing_can_be_decided_are_refused(tmp_path: Path) -> None:
+    a, b = sides(tmp_path)
+    assert "A and B are the same recipe." in refused(a, open_session("tiny", ["runtime.workers=1"], str(tmp_path)))
+    assert "A has seed 1, B has seed 2, but the runs of a pair share one." in refused(a, sides(tmp_path, "seed=2")[1])
+    without = [
+        open_session("tiny", [rate, "benchmarks=off", "conversations=off", "preferences=off"], str(tmp_path))
+        for rate in (B, "pretrain.learning_rate=0.004")
+    ]
+    assert "A has no benchmarks, but the metric is evaluate@base/docs/nll." in refused(without[0], without[1], "evaluate@base/docs/nll")
+    trained = Session(b.home, b.recipe, {"pretrain": Artifact(tmp_path, _manifest({}, "pretrain"))}, b.off)
+    assert "B trains no model." in refused(a, trained)
+
+
+def test_sides_with_one_artifact_are_refused(tmp_path: Path, machine: Machine) -> None:
+    a, b = open_session("tiny", home=str(tmp_path)), open_session("tiny", ["sft.learning_rate=0.1"], str(tmp_path))
+    with pytest.raises(RecipeError, match=r"A and B make the same artifact \(pretrain/a1\): what differs does not reach pretrain"):
+        deciding.decide(a, b, BITS, 4, lambda line: None)
+
+
+def test_the_command_prints_answer_error_cost_and_trust(tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["decide", "tiny", "--b", B, "--home", str(tmp_path)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "pair 4 of at most 12" in printed.err
+    lines = dict(line.split(maxsplit=1) for line in printed.out.splitlines()[6:])
+    assert printed.out.splitlines()[1].split() == ["1", "3.0000", "3.5000", "+0.5000"] and lines["answer"] == "A"
+    assert lines["metric"] == "pretrain/validation_bits_per_byte, lower is better" and lines["boundary"].startswith("e-value ")
+    assert "false with probability at most 0.01" in lines["boundary"] and "after 4 of at most 12 pairs" in lines["boundary"]
+    assert "800 tokens trained, 8.00e+06 FLOPs, 10 CPU s" in lines["cost"] and "1,300,000 parameters. Below about 15 M" in lines["trust"]
+    assert Path(lines["record"]).is_file() and "99 % interval +0." in printed.out and "initial weights" in lines["seeds"]
+    assert main([*words, "--json"]) == 0
+    found = answered(capsys.readouterr().out, "decide")
+    assert found["answer"] == "A" and found["interval"][0] > 0 and [pair["seed"] for pair in found["pairs"]] == [1, 2, 3, 4]
+
+
+def test_without_an_answer_the_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    on_machine(monkeypatch, [0.1, -0.2, 0.1, -0.1, 0.0])
+    assert main(["decide", "tiny", "--b", B, "--max-pairs", "5", "--home", str(tmp_path)]) == 0
+    assert "answer      cannot be told at this budget" in capsys.readouterr().out
+    assert main(["decide", "tiny", "--b", B, "--max-pairs", "3", "--home", str(tmp_path)]) == 2
+    assert "'3' is not a whole number from 4" in capsys.readouterr().err
+
+
+def test_two_recipe_files(tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[3] / "configs" / "tiny.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(text)
+    (tmp_path / "b.yaml").write_text(text.replace("learning_rate: 0.006", "learning_rate: 0.003"))
+    words = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--set", "pretrain.budget.steps=40", "--a", "pretrain.warmup_steps=3"]
+    assert main(["decide", *words, "--json", "--home", str(tmp_path / "home")]) == 0
+    record = json.loads(deciding.record_path(tmp_path / "home", answered(capsys.readouterr().out)["decision"]).read_text())
+    assert [record[side]["resolved"]["pretrain"]["budget"]["steps"] for side in "ab"] == [40, 40]
+    assert [record[side]["resolved"]["pretrain"]["warmup_steps"] for side in "ab"] == [3, 30]
+
+
+def test_a_dry_run_shows_the_cost_and_runs_nothing(tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decide", "tiny", "--b", B, "--dry-run", "--max-pairs", "8", "--home", str(tmp_path / "home")]) == 0
+    said = capsys.readouterr().out
+    assert "4 to 8, of two runs each" in said and "8 pairs decide a mean difference of 2.05 standard deviations" in said
+    assert "parameters 1,311,872" in said and "no earlier build here to compare with" in said and not machine.asked
+    assert not (tmp_path / "home" / "decisions").exists() and not (tmp_path / "home" / "runs").exists()

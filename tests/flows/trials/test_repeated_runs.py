@@ -1,0 +1,77 @@
+"""Runs with other seeds on the same data, trained for real: what is built once, what the seed decides, what a second call builds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.opened_recipe import Session, open_session
+from flows.trials import decide as deciding
+from flows.trials.repeated_runs import built, data_steps, with_seed
+from stages.core.contract.errors import RecipeError
+from stages.core.store.runs import read_run, run_ids
+from stages.queries.matched_sides import metric_of
+from tests.conftest import loam
+from tests.decide.proxies import MODEL
+from tests.made.variants import Data
+
+BITS = metric_of("pretrain/validation_bits_per_byte")
+
+
+@pytest.fixture(scope="module")
+def recipe(made: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe of five steps on imported essays, in the home beside it."""
+    folder = tmp_path_factory.mktemp("repeated")
+    essays = str(made.part("text") / "essays.jsonl")
+    loam("lineage", "import", "decontaminate", essays, "--provenance", "made for tests", "--as", "essays", home=folder / "home")
+    sections = {
+        "name": "repeated", "seed": 3, "runtime": {"workers": 1, "cpu_ranks": 1, "micro_batch_size": 4}, "import": {"decontaminate": "essays"},
+        "train_tokenizer": {"vocab_size": 512}, "mix": {"seq_len": 64, "max_validation_documents": 5, "validation_frac": 0.05},
+        "pretrain": {"model": MODEL, "budget": {"steps": 5}, "global_batch_size": 4, "learning_rate": 0.01, "warmup_steps": 1,
+                     "eval_every_steps": 0, "checkpoint_every_steps": 0, "max_validation_sequences": 8},
+    }  # fmt: skip
+    (folder / "repeated.yaml").write_text(yaml.safe_dump(sections))
+    return folder / "repeated.yaml"
+
+
+def opened(recipe: Path, *settings: str) -> Session:
+    return open_session(str(recipe), settings, str(recipe.parent / "home"))
+
+
+def test_a_decision_trains_pairs_on_the_same_data_and_goes_on(recipe: Path) -> None:
+    a, b, said = opened(recipe), opened(recipe, "pretrain.learning_rate=0.000001"), list[str]()
+    found = deciding.decide(a, b, BITS, 1, said.append)
+    (pair,) = found.pairs
+    assert (
+        pair.seed == 3
+        and pair.b > pair.a > 0
+        and found.answer == "cannot be told at this budget"
+        and found.parameters[0] == found.parameters[1]
+    )
+    assert found.tokens == 2 * 5 * 4 * 64 and pair.cpu_seconds > 1 and found.flops > 0
+    nodes = [[line["node"] for line in read_run(a.home, run)["nodes"] if line["state"] == "built"] for run in run_ids(a.home)]
+    assert sorted(sum(nodes, [])) == ["encode", "mix", "pretrain", "pretrain", "train_tokenizer"]
+    again = deciding.decide(a, b, BITS, 1, said.append)
+    assert again.pairs[0] == pair and len(run_ids(a.home)) == len(nodes), "what is cached is not run again, and its cost is kept"
+
+
+def test_the_seed_of_a_run_decides_the_mixture_and_not_the_documents(recipe: Path) -> None:
+    a = opened(recipe)
+    steps = data_steps(a, "pretrain")
+    assert [step.node for step in steps] == ["decontaminate", "train_tokenizer", "encode"]
+    data = built(a, steps, "test")
+    runs = [with_seed(a, "pretrain", data, seed) for seed in (3, 4)]
+    assert [dict(run.recipe.imports) for run in runs] == [{n: f"{n}/{data[n].path.name}" for n in ("train_tokenizer", "encode")}] * 2
+    mixed = [built(run, run.steps("mix"), "test") for run in runs]
+    assert [made["mix"].manifest["seed"] for made in mixed] == [3, 4] and len({made["mix"].path for made in mixed}) == 2
+    assert len({made["encode"].path for made in (data, *mixed)}) == 1
+    assert built(a, a.steps("mix"), "test")["mix"].path == mixed[0]["mix"].path, "the first run is the one of `loam run`"
+
+
+def test_sides_with_other_held_out_documents_are_refused_before_training(recipe: Path) -> None:
+    before = set((recipe.parent / "home" / "artifacts").glob("pretrain/*"))
+    with pytest.raises(RecipeError, match="A and B would be measured on other items"):
+        deciding.decide(opened(recipe), opened(recipe, "mix.max_validation_documents=4"), BITS, 4, lambda line: None)
+    assert set((recipe.parent / "home" / "artifacts").glob("pretrain/*")) == before
