@@ -31,6 +31,7 @@ from flows.cli import (
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
+from flows.sweeps import sweep_commands
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
 from stages.core.contract.secrets import redact
 
@@ -113,7 +114,7 @@ def command_line() -> App:
     app.command(lineage)
     app.command(runs)
     for to, panel, commands in (
-        (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS)),
+        (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS, *sweep_commands.COMMANDS)),
         (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),

@@ -79,8 +79,8 @@ def run(
         cached = sum(step.state == NodeState.CACHED for step in plan.steps)
         off = f", off: {', '.join(plan.off)}" if plan.off else ""
         say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-        with _termination_raised():
-            _start_prefect(session.home)
+        with termination_raised():
+            start_prefect(session.home)
             from flows.pretrain_flow import pretrain
             from flows.progress import watching
 
@@ -131,13 +131,17 @@ def plan(
             say()
             print_table([{"off": node, "why": why} for node, why in found.off.items()])
 
-    answer(common, {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off, "derived": derived}, show)
+    answer(
+        common,
+        {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off, "derived": derived},
+        show,
+    )
     refuse_missing(session, found)
     refuse_damaged(session, found)
     return 0
 
 
-def derived_rows(recipe: CheckedRecipe) -> list[dict[str, object]]:
+def derived_rows(recipe: CheckedRecipe) -> list[dict[str, str]]:
     """Returns a row with value and source for every setting that the recipe leaves to be derived, as from pretrain.model.depth."""
     resolved, rows = recipe.resolved(), []
     for setting, source in recipe.derived.items():
@@ -245,8 +249,8 @@ def stage(
     refuse_unbuilt(session, [node])
     if blame is not None:
         return _blame(session, node, blame, common)
-    with _termination_raised():
-        _start_prefect(session.home)
+    with termination_raised():
+        start_prefect(session.home)
         from flows import stage_flow
         from flows.progress import watching
 
@@ -260,7 +264,7 @@ def _blame(session: Session, node: str, step: int, common: Common) -> int:
     from flows.execute import blame
     from flows.progress import WATCHER, watching
 
-    with _termination_raised(), watching():
+    with termination_raised(), watching():
         found = blame(session, node, step, WATCHER.get())
 
     def show() -> None:
@@ -281,7 +285,7 @@ def _value(value: float | None) -> str:
 
 
 @contextmanager
-def _termination_raised() -> Iterator[None]:
+def termination_raised() -> Iterator[None]:
     """Makes SIGTERM raise TerminatedError inside the block.
 
     During a flow, Prefect's own handler raises its TerminationSignal first. When the flow has ended for it, Prefect calls this handler.
@@ -297,7 +301,7 @@ def _termination_raised() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _start_prefect(home: Path) -> None:
+def start_prefect(home: Path) -> None:
     """Starts a Prefect server for this run. Checks before that the home can be used."""
     from flows.prefect_server import use_server
     from stages.core.store.runs import hold_home

@@ -62,7 +62,10 @@ def test_only_what_the_recipe_does_not_give_is_derived(tmp_path: Path) -> None:
         ("pretrain.model.depth=x", 'pretrain.model.depth: must be a whole number, not the text "x"'),
         ("pretrain.model.depth=65", "pretrain.model.depth: must be at most 64, not 65"),
         ("pretrain.model.num_hidden_layers=2", "model.depth and model.num_hidden_layers are two ways to give the blocks"),
-        ("import.train_tokenizer=mine", "pretrain.model.depth needs train_tokenizer.vocab_size, which is not known: train_tokenizer is imported"),
+        (
+            "import.train_tokenizer=mine",
+            "pretrain.model.depth needs train_tokenizer.vocab_size, which is not known: train_tokenizer is imported",
+        ),
         ("mix=false", "pretrain.model.depth needs mix.seq_len, which is not known"),
         ("pretrain.optimizer={name: sgd}", "pretrain.model.depth does not give pretrain.learning_rate: there is no rule"),
         ("pretrain.budget={epochs: 2}", "pretrain.warmup_steps: has no default"),

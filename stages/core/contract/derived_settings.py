@@ -31,14 +31,11 @@ class DerivedSettings(StageConfig):
 
     @classmethod
     def completed(cls, values: JsonValue, before: Mapping[str, StageConfig]) -> CompletedSection:
-        """Returns the section with its derived values. A section without any returns it as it is.
+        """Returns the section with its derived values, or as it is without any. What cannot be derived is a RecipeError.
 
         Args:
             values: The section as the recipe and --set give it. It is not changed, and may be wrong in any way.
             before: Node -> settings of the nodes before this one in the pipeline. An imported node, a node that is off, or one whose
                 section is wrong is not among them.
-
-        Raises:
-            RecipeError: A value cannot be derived.
         """
         return CompletedSection(values)

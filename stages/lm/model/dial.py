@@ -1,7 +1,7 @@
 """Derives the shape and the training settings of a model from one number, its depth.
 
 Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
-field. Every depth up to MOST_DEPTH gives a model that can be built. Every value has its source in words.
+field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
 Guesses, which nobody measured here: the learning rates of other widths than tiny's 128, the width from which heads are wider or share keys
 and values, the number of parameters up to which tables are tied, the norm on queries and keys, the batch below 100 M tokens (the law was
 measured above), the smallest batch, and the tokens per parameter for models this small.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from stages.lm.model import flops
-from stages.lm.model.config import MOST_DEPTH, ModelConfig
+from stages.lm.model.config import ModelConfig
 
 Settings = Mapping[str, JsonValue]
 
@@ -69,10 +69,8 @@ def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> t
         depth: Transformer blocks, from 1 to MOST_DEPTH.
         vocab_size: Entries of the vocabulary.
         seq_len: Tokens of a sequence.
-        given: The section of the recipe as it is written. null is not given.
-
-    Raises:
-        NoRateError: The section names an optimizer without a rule and gives no learning_rate.
+        given: The section of the recipe as it is written. null is not given. If it names an optimizer without a rule and gives no
+            learning_rate, a NoRateError is raised.
     """
     model = given.get("model")
     own = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
@@ -153,7 +151,7 @@ def _training(parameters: int, width: int, seq_len: int, given: Settings) -> lis
 def _batch(tokens: int, seq_len: int) -> int:
     """Returns the sequences per step: the power of two that is the nearest to the law, at least FEWEST_SEQUENCES."""
     sequences = BATCH_FACTOR * tokens**BATCH_EXPONENT / seq_len
-    return max(FEWEST_SEQUENCES, 2 ** max(0, round(math.log2(sequences))))
+    return max(FEWEST_SEQUENCES, 1 << max(0, round(math.log2(sequences))))
 
 
 def _rate(optimizer: JsonValue, width: int) -> DialValue:
