@@ -21,14 +21,13 @@ from pydantic import JsonValue
 from stages import trained_artifact, training
 from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
-from stages.core.contract.derived_settings import CompletedSection, DerivedSettings
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, PHASES, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
 from stages.lm.model.config import MOST_DEPTH, ModelConfig, ModelShape
 from stages.lm.model.dial import NoRateError, dial_values
 from stages.lm.train.continuation import write_runs
-from stages.settings import StageConfig
+from stages.settings import CompletedSection, DerivedSettings, StageConfig
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
 

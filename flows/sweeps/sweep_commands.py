@@ -6,7 +6,7 @@ Progress goes to standard error, the answer to standard output.
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -21,10 +21,29 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.sweeps.sweep_grid import SweepPoint, SweepRequest
-    from flows.sweeps.sweep_record import SweepRecord
+    from flows.sweeps.sweep_record import SweepRecord, TableRow
     from flows.sweeps.sweep_run import PlannedPoint
 
 MOST_SEEDS = 100
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class GridOptions:
+    """The options that name the points."""
+
+    over: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="NODE.KEY=[VALUE, …]", help="a setting and its values; repeated: every combination is a point"),
+    ] = ()
+    seeds: Annotated[int, whole(1, MOST_SEEDS), Parameter(help="trainings per point; only pretrain.seed differs")] = 1
+    hold_out: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="NODE.KEY=VALUE", help="predict the loss of the points with this value before they are trained; may be repeated"),
+    ] = ()
+
+
+GRID = GridOptions()
 
 
 def sweep(
@@ -33,15 +52,7 @@ def sweep(
     ] = "",
     /,
     *,
-    over: Annotated[
-        tuple[str, ...],
-        Parameter(metavar="NODE.KEY=[VALUE, …]", help="a setting and its values; repeated: every combination is a point"),
-    ] = (),
-    seeds: Annotated[int, whole(1, MOST_SEEDS), Parameter(help="trainings per point; only pretrain.seed differs")] = 1,
-    hold_out: Annotated[
-        tuple[str, ...],
-        Parameter(metavar="NODE.KEY=VALUE", help="predict the loss of the points with this value before they are trained; may be repeated"),
-    ] = (),
+    grid: GridOptions = GRID,
     until: Annotated[str, Parameter(metavar="NODE", help="the last node of each point", completer=completers.nodes)] = "pretrain",
     dry_run: Annotated[bool, Parameter(help="only show the points, with sizes and expected times")] = False,
     show: Annotated[str, Parameter(metavar="SWEEP", help="only show a finished sweep of this home, by its name")] = "",
@@ -65,8 +76,8 @@ def sweep(
     from flows.sweeps.sweep_grid import SweepRequest, parsed_hold_out, parsed_over, sweep_name, sweep_points
     from flows.sweeps.sweep_run import plan_sweep, run_sweep
 
-    axes = parsed_over(over)
-    request = SweepRequest(recipe, settings, axes, seeds, parsed_hold_out(hold_out, axes), until, common.home)
+    axes = parsed_over(grid.over)
+    request = SweepRequest(recipe, settings, axes, grid.seeds, parsed_hold_out(grid.hold_out, axes), until, common.home)
     points = sweep_points(request)
     name = sweep_name(request, points)
     planned = plan_sweep(request, points)
@@ -80,20 +91,27 @@ def sweep(
     _answer(common, record)
 
 
-def planned_rows(planned: Sequence[PlannedPoint]) -> list[dict[str, object]]:
+def planned_rows(planned: Sequence[PlannedPoint]) -> list[TableRow]:
     """Returns a row per training: settings, seed, size, and the time of what it builds and no training before it."""
-    rows: list[dict[str, object]] = []
+    rows: list[TableRow] = []
     for one in planned:
+        size = one.size
         rows.append(
-            {"point": one.point.label, "seed": one.point.seed, "held out": "yes" * one.point.held_out}
-            | {"parameters": one.parameters, "tokens": one.tokens, "FLOPs": "" if one.flops is None else f"{one.flops:.2e}"}
-            | {"state": "cached" if one.cached else "to train"}
-            | {"time": "not estimated" if one.seconds is None else duration_text(one.seconds)}
+            {
+                "point": one.point.label,
+                "seed": one.point.seed,
+                "held out": "yes" * one.point.held_out,
+                "parameters": size.parameters,
+                "tokens": size.tokens,
+                "FLOPs": "" if size.flops is None else f"{size.flops:.2e}",
+                "state": "cached" if one.cached else "to train",
+                "time": "not estimated" if one.seconds is None else duration_text(one.seconds),
+            }
         )
     return rows
 
 
-def _show_planned(name: str, rows: Sequence[dict[str, object]]) -> None:
+def _show_planned(name: str, rows: Sequence[TableRow]) -> None:
     print_table(rows)
     say(f"\nsweep {name}: {len(rows)} trainings. The time of a training holds the nodes that it needs and no training before it builds.")
 

@@ -18,11 +18,12 @@ from stages.core.contract import strict_json
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.store import names
 from stages.core.store.files import make_durably, write_durably
-from stages.queries.scaling_fit import Interval
+from stages.queries.scaling_fit import Interval, MeasuredLoss, loss_chart
 
 Kept = TypeVar("Kept")
+TableRow = dict[str, str | int | None]
+"""A row of a printed table."""
 RECORD, PREDICTION, CHART = "sweep.json", "prediction.json", "loss.svg"
-STYLE = "<style>text{font:12px sans-serif}.grid{stroke:#ccc}.title,.label{font-weight:600}</style>"
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def write_record(home: Path, record: SweepRecord) -> Path:
     """Returns the folder of a sweep, after writing the sweep and its chart."""
     folder = sweep_folder(home, record.name)
     make_durably(folder, home)
-    if chart := loss_chart(record):
+    if chart := loss_chart(record.name, [MeasuredLoss(one.parameters, one.tokens, one.validation_loss) for one in record.trainings]):
         write_durably(folder / CHART, chart)
     write_durably(folder / RECORD, json.dumps(asdict(record), indent=1, allow_nan=False) + "\n")
     return folder
@@ -148,14 +149,15 @@ def read_record(home: Path, name: str) -> SweepRecord:
     return _read(SweepRecord, path)
 
 
-def table_rows(record: SweepRecord) -> list[Mapping[str, object]]:
+def table_rows(record: SweepRecord) -> list[TableRow]:
     """Returns one row per point: settings, size, mean loss, and the standard deviation over the seeds."""
-    rows: list[Mapping[str, object]] = []
+    rows: list[TableRow] = []
     for group in points_of(record.trainings):
         first, losses = group[0], [one.validation_loss for one in group]
         bits = [one.validation_bits_per_byte for one in group if one.validation_bits_per_byte is not None]
+        row: TableRow = {name: json.dumps(value) for name, value in first.values.items()}
         rows.append(
-            {name: json.dumps(value) for name, value in first.values.items()}
+            row
             | {"parameters": first.parameters, "tokens": first.tokens, "FLOPs": f"{first.flops:.2e}", "seeds": len(group)}
             | {"loss": f"{statistics.fmean(losses):.4f}", "sd": f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else ""}
             | {"bits per byte": f"{statistics.fmean(bits):.4f}" if len(bits) == len(group) else "", "held out": "yes" * first.held_out}
@@ -163,16 +165,17 @@ def table_rows(record: SweepRecord) -> list[Mapping[str, object]]:
     return rows
 
 
-def checked_rows(record: SweepRecord) -> list[Mapping[str, object]]:
+def checked_rows(record: SweepRecord) -> list[TableRow]:
     """Returns one row per prediction, with the measured loss and whether it is inside the interval."""
     measured = {json.dumps(group[0].values, sort_keys=True): group for group in points_of(record.trainings)}
-    rows: list[Mapping[str, object]] = []
+    rows: list[TableRow] = []
     for one in record.prediction.predictions if record.prediction else ():
         group = measured.get(json.dumps(one.values, sort_keys=True), [])
         loss = statistics.fmean(training.validation_loss for training in group) if group else None
         inside = "" if loss is None else "yes" if one.loss.low <= loss <= one.loss.high else "no"
+        row: TableRow = {"held out": ", ".join(f"{name}={json.dumps(value)}" for name, value in one.values.items())}
         rows.append(
-            {"held out": ", ".join(f"{name}={json.dumps(value)}" for name, value in one.values.items())}
+            row
             | {"predicted": f"{one.loss.value:.4f}", "interval": f"{one.loss.low:.4f} to {one.loss.high:.4f}"}
             | {"measured": "" if loss is None else f"{loss:.4f}", "inside": inside, "trained before": "yes" * one.trained_before}
         )
@@ -185,21 +188,6 @@ def points_of(trainings: Sequence[SweptTraining]) -> list[list[SweptTraining]]:
     for one in trainings:
         groups.setdefault(json.dumps(one.values, sort_keys=True), []).append(one)
     return list(groups.values())
-
-
-def loss_chart(record: SweepRecord) -> str:
-    """Returns an SVG of the mean loss over log10 of the tokens, one line per size of model; "" without trainings."""
-    import math
-
-    from stages.text.web.chart import line_chart
-
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for group in points_of(record.trainings):
-        loss = statistics.fmean(one.validation_loss for one in group)
-        lines.setdefault(f"{group[0].parameters:,}", []).append((math.log10(group[0].tokens), loss))
-    ordered = {name: sorted(points) for name, points in sorted(lines.items(), key=lambda one: int(one[0].replace(",", "")))}
-    chart = line_chart(ordered, f"{record.name}: loss by parameters", "log10 of tokens", "nats per held-out token")
-    return chart.replace(">", f">{STYLE}", 1)
 
 
 def _read(kind: type[Kept], path: Path) -> Kept:

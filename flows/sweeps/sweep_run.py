@@ -7,7 +7,7 @@ Cost: that of the trainings; upstream nodes are built once. The fit takes below 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,12 +24,13 @@ from flows.sweeps.sweep_record import (
     write_prediction,
     write_record,
 )
-from stages.core.contract.declaration import Artifact
+from stages.core.contract.declaration import Artifact, Summary
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.states import READY
 from stages.core.store import manifest
 from stages.queries.estimate import estimate_nodes
-from stages.queries.plan import Plan, model_shape
+from stages.queries.plan import Plan
+from stages.queries.planned_size import PlannedSize, planned_size
 from stages.queries.scaling_fit import MeasuredLoss, ScalingFit, fit_law, predicted, why_no_fit
 
 Train = Callable[[SweepPoint], None]
@@ -43,17 +44,13 @@ class PlannedPoint:
     Attributes:
         point: The point.
         cached: Whether nothing of it needs to be built.
-        parameters: Parameters of its model; None if they depend on an artifact that does not exist.
-        tokens: Tokens of its budget; None for a budget in epochs, or without a sequence length.
-        flops: FLOPs of its training; None if one of the two is not known.
+        size: Its parameters, tokens and FLOPs, as far as they are known.
         seconds: Expected time of what it builds and no point before it; None if a node cannot be estimated.
     """
 
     point: SweepPoint
     cached: bool
-    parameters: int | None
-    tokens: int | None
-    flops: float | None
+    size: PlannedSize
     seconds: float | None
 
 
@@ -65,7 +62,7 @@ def plan_sweep(request: SweepRequest, points: Sequence[SweepPoint]) -> list[Plan
     """
     seen: set[str] = set()
     planned = [_planned(request, point, seen) for point in points]
-    sizes = [(one.parameters, one.tokens) for one in planned if not one.point.held_out]
+    sizes = [(one.size.parameters, one.size.tokens) for one in planned if not one.point.held_out]
     known = [(parameters, tokens) for parameters, tokens in sizes if parameters is not None and tokens is not None]
     if request.hold_out and len(known) == len(sizes) and (fault := why_no_fit(known)):
         raise RecipeError(f"--hold-out has nothing to be predicted from: {fault}.", do="Give more values with --over, or no --hold-out.")
@@ -74,32 +71,17 @@ def plan_sweep(request: SweepRequest, points: Sequence[SweepPoint]) -> list[Plan
 
 def _planned(request: SweepRequest, point: SweepPoint, seen: set[str]) -> PlannedPoint:
     """Returns what one point takes. seen: what earlier points build; what this one builds is added."""
-    from stages.lm.model import flops
-
     session = point.session
     plan = session.plan(request.until)
     refuse_missing(session, plan)
     refuse_damaged(session, plan)
-    built = {step.node: step.artifact for step in plan.steps}
-    shape = model_shape(session.recipe, built, plan.off)
     seconds: float | None = 0.0
     for estimate in estimate_nodes(session.home, session.recipe, session.steps(request.until), plan):
         if (work := _work(point, estimate.node)) in seen:
             continue
         seen.add(work)
         seconds = None if seconds is None or estimate.seconds is None else seconds + estimate.seconds
-    tokens = None
-    if shape is not None:
-        config = session.recipe.sections[TRAINED]
-        budget, seq_len = getattr(config, "budget"), shape.max_position_embeddings  # noqa: B009 - stages' classes are not imported here
-        if budget.epochs is None:
-            from stages.lm.data.phases import planned_phases, sequences_before
-
-            phases = planned_phases(seq_len, getattr(config, "batch_sizes"))  # noqa: B009
-            tokens = sequences_before(phases, budget.in_steps(phases)) * seq_len
-    parameters = flops.parameter_count(shape) if shape else None
-    cost = flops.flops_per_token(shape, shape.max_position_embeddings) * float(tokens) if shape and tokens else None
-    return PlannedPoint(point, plan.complete, parameters, tokens, cost, seconds)
+    return PlannedPoint(point, plan.complete, planned_size(session.recipe, plan), seconds)
 
 
 def _work(point: SweepPoint, node: str) -> str:
@@ -153,15 +135,16 @@ def _predicted(fit: ScalingFit, request: SweepRequest, apart: Sequence[SweepPoin
     seen: set[str] = set()
     planned = [_planned(request, point, seen) for point in apart]
     for first in planned[:: request.seeds]:
-        if first.parameters is None or first.tokens is None:
+        parameters, tokens = first.size.parameters, first.size.tokens
+        if parameters is None or tokens is None:
             raise RecipeError(
                 f"The size of the held-out point {first.point.label} is not known before it is trained.",
                 where=f"{TRAINED}.budget",
                 do="Give the budget in tokens or steps.",
             )
         before = any(one.cached for one in planned if one.point.values == first.point.values)
-        loss = predicted(fit, first.parameters, first.tokens, request.seeds)
-        found.append(LossPrediction(first.point.values, first.parameters, first.tokens, loss, before))
+        loss = predicted(fit, parameters, tokens, request.seeds)
+        found.append(LossPrediction(first.point.values, parameters, tokens, loss, before))
     return tuple(found)
 
 
@@ -212,7 +195,7 @@ def _checkpoint(point: SweepPoint, plan: Plan) -> Artifact:
     return found.artifact
 
 
-def _whole(summary: Mapping[str, object], name: str) -> int:
+def _whole(summary: Summary, name: str) -> int:
     value = summary[name]
     assert isinstance(value, int | float)
     return int(value)

@@ -30,6 +30,7 @@ RESAMPLES = 400
 STEPS = 150  # maximum number of steps of a minimisation
 EXPONENTS = (0.1, 0.3, 0.5, 0.8, 1.2)  # the starts
 LOWEST, HIGHEST = 1e-3, 4.0  # limits of an exponent
+STYLE = "<style>text{font:12px sans-serif}.grid{stroke:#ccc}.title,.label{font-weight:600}</style>"
 NAMES = ("E", "A", "alpha", "B", "beta")
 
 
@@ -121,6 +122,27 @@ def predicted(fit: ScalingFit, parameters: int, tokens: int, seeds: int) -> Inte
     curve = _log_loss(fit.draws, size)[0][:, 0]
     noise = np.random.default_rng(1).choice(fit.residuals, (len(curve) - 1, seeds)).mean(axis=1)
     return _interval(np.exp(curve + np.concatenate([[0.0], noise])))
+
+
+def loss_chart(name: str, measured: Sequence[MeasuredLoss]) -> str:
+    """Returns an SVG of the mean loss over log10 of the tokens, one line per size of model; "" without trainings.
+
+    Args:
+        name: Name of the sweep, for the title.
+        measured: The trainings.
+    """
+    import math
+    from statistics import fmean
+
+    from stages.text.web.chart import line_chart
+
+    losses: dict[tuple[int, int], list[float]] = {}
+    for one in measured:
+        losses.setdefault((one.parameters, one.tokens), []).append(one.loss)
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for (parameters, tokens), found in sorted(losses.items()):
+        lines.setdefault(f"{parameters:,}", []).append((math.log10(tokens), fmean(found)))
+    return line_chart(lines, f"{name}: loss by parameters", "log10 of tokens", "nats per held-out token").replace(">", f">{STYLE}", 1)
 
 
 def _interval(values: Array) -> Interval:

@@ -72,7 +72,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/data/prefetch": ("tests/lm/data/test_prefetch.py",),
     "lm/model/dial": ("tests/lm/model/test_dial.py", "tests/stages/test_depth.py"),
     "queries/scaling_fit": ("tests/queries/test_scaling_fit.py",),
-    "core/contract/derived_settings": ("tests/stages/test_depth.py",),
+    "queries/planned_size": ("tests/queries/test_planned_size.py",),
     "lm/model/peak_flops": ("tests/lm/model/test_peak_flops.py",),
     "core/trackers/tracker": ("tests/core/trackers/test_trackers.py",),
     "core/trackers/tensorboard_tracker": ("tests/core/trackers/test_trackers.py",),

@@ -15,14 +15,13 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from stages.core.contract import secrets, strict_json
-from stages.core.contract.derived_settings import DerivedSettings
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.printable import SHOWN_CHARS, described
 from stages.core.contract.recipe_errors import MOST_ERRORS, Collector, Settings, checked, refuse_all
 from stages.core.contract.recipe_fields import HEADS, field_at, nearest, suggestion
 from stages.core.contract.runtime import Runtime
 from stages.core.store.names import refuse_name
-from stages.settings import StageConfig
+from stages.settings import DerivedSettings, StageConfig
 
 
 @dataclass(frozen=True)

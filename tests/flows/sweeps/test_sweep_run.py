@@ -158,9 +158,9 @@ def test_a_plan_has_sizes_and_counts_what_is_shared_once(tmp_path: Path, monkeyp
     monkeypatch.setattr(sweep_run, "estimate_nodes", guessed)
     planned = plan_sweep(request, points)
     assert [one.seconds for one in planned] == [1101.0, 101.0, 1.0, 1.0]
-    assert [one.tokens for one in planned] == [5 * 8 * 128, 5 * 8 * 256, 50 * 8 * 128, 50 * 8 * 256]
-    assert {one.parameters for one in planned} == {1_311_872} and not any(one.cached for one in planned)
-    assert planned[0].flops == (6 * 1_310_720 + 12 * 4 * 128 * 128) * 5 * 8 * 128
+    assert [one.size.tokens for one in planned] == [5 * 8 * 128, 5 * 8 * 256, 50 * 8 * 128, 50 * 8 * 256]
+    assert {one.size.parameters for one in planned} == {1_311_872} and not any(one.cached for one in planned)
+    assert planned[0].size.flops == (6 * 1_310_720 + 12 * 4 * 128 * 128) * 5 * 8 * 128
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"name": "toy-1"}'])
