@@ -132,6 +132,7 @@ def _train(request: SweepRequest, point: SweepPoint) -> None:
 
 def _answer(common: Common, record: SweepRecord) -> None:
     from flows.sweeps.sweep_record import checked_rows, sweep_folder, table_rows
+    from stages.queries.scaling_fit import at_limit
 
     folder = sweep_folder(common.folder(), record.name)
 
@@ -144,6 +145,8 @@ def _answer(common: Common, record: SweepRecord) -> None:
             say("fit: loss = E + A / parameters^alpha + B / tokens^beta, with 95 % intervals")
             rows = [{"constant": name, "value": one.value, "low": one.low, "high": one.high} for name, one in record.fit.items()]
             print_table([{key: f"{cell:.4g}" if isinstance(cell, float) else cell for key, cell in row.items()} for row in rows])
+        if names := at_limit(record.fit):
+            say(f"{' and '.join(names)} at the limit of the search: the losses do not decide the law, so do not predict with it.")
         if record.prediction:
             say(f"\npredicted {record.prediction.stated}:")
             print_table(checked_rows(record))

@@ -9,7 +9,7 @@ intervals by resampled residuals; Besiroglu et al. 2024 (arXiv 2404.10102) show 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -122,6 +122,11 @@ def predicted(fit: ScalingFit, parameters: int, tokens: int, seeds: int) -> Inte
     curve = _log_loss(fit.draws, size)[0][:, 0]
     noise = np.random.default_rng(1).choice(fit.residuals, (len(curve) - 1, seeds)).mean(axis=1)
     return _interval(np.exp(curve + np.concatenate([[0.0], noise])))
+
+
+def at_limit(constants: Mapping[str, Interval]) -> list[str]:
+    """Returns the exponents whose value is the limit of the search, because the losses do not decide them. Then the fit predicts nothing."""
+    return [name for name in ("alpha", "beta") if name in constants and not 1.001 * LOWEST < constants[name].value < 0.999 * HIGHEST]
 
 
 def loss_chart(name: str, measured: Sequence[MeasuredLoss]) -> str:

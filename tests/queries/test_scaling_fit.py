@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from stages.core.contract.errors import RecipeError
-from stages.queries.scaling_fit import MeasuredLoss, fit_law, predicted, why_no_fit
+from stages.queries.scaling_fit import MeasuredLoss, at_limit, fit_law, predicted, why_no_fit
 
 LAW = {"E": 1.7, "A": 400.0, "alpha": 0.34, "B": 410.0, "beta": 0.28}
 GRID = [(n, d) for n in (10**6, 3 * 10**6, 10**7, 3 * 10**7) for d in (2 * 10**7, 10**8, 5 * 10**8)]
@@ -69,6 +69,12 @@ def test_the_intervals_hold_the_truth_as_often_as_they_say() -> None:
 def test_the_same_trainings_give_the_same_numbers() -> None:
     first, second = (fit_law(noisy(5), resamples=20) for _ in range(2))
     assert first.constants == second.constants and predicted(first, *FAR, 2) == predicted(second, *FAR, 2)
+
+
+def test_an_exponent_that_the_losses_do_not_decide_is_named() -> None:
+    flat = [MeasuredLoss(n, d, 2.0 + 400 / d**0.3 + (1.0 if n == GRID[0][0] else 0.0)) for n, d in GRID]
+    assert at_limit(fit_law(flat, resamples=5).constants) == ["alpha"]
+    assert at_limit(fit_law(noisy(1), resamples=5).constants) == [] == at_limit({})
 
 
 @pytest.mark.parametrize(
