@@ -16,15 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from pydantic import JsonValue
+
 from stages import trained_artifact, training
 from stages.canary_files import check_canaries
 from stages.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
-from stages.lm.model.config import ModelConfig, ModelShape
+from stages.lm.model.config import MOST_DEPTH, ModelConfig, ModelShape
+from stages.lm.model.dial import NoRateError, dial_values
 from stages.lm.train.continuation import write_runs
+from stages.settings import CompletedSection, DerivedSettings, StageConfig
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
 
@@ -37,11 +41,51 @@ if TYPE_CHECKING:
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
 
 
-class PretrainConfig(ContinuedTraining):
+class PretrainConfig(ContinuedTraining, DerivedSettings):
     """Settings of the pretrain stage."""
 
     model: ModelShape
     """Shape of the model."""
+
+    @classmethod
+    def completed(cls, values: JsonValue, before: Mapping[str, StageConfig]) -> CompletedSection:
+        """Returns the section with what follows from model.depth; as it is without a depth. See DerivedSettings.completed.
+
+        Raises:
+            RecipeError: The vocabulary size or the sequence length is not known, or an optimizer has no rule for its learning rate.
+        """
+        model = values.get("model") if isinstance(values, dict) else None
+        depth = model.get("depth") if isinstance(model, dict) else None
+        if not isinstance(values, dict) or not isinstance(model, dict) or depth is None:
+            return CompletedSection(values)
+        known = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MOST_DEPTH
+        used = known and model.get("num_hidden_layers") is None  # else depth stays, and the check of the section refuses it
+        vocab_size, seq_len = (_of(before, *setting) for setting in (("train_tokenizer", "vocab_size"), ("mix", "seq_len")))
+        try:
+            found = dial_values(depth if isinstance(depth, int) and known else 1, vocab_size, seq_len, values)
+        except NoRateError as error:
+            what = f"pretrain.model.depth does not give pretrain.learning_rate: {error}."
+            raise RecipeError(what, where="pretrain.learning_rate", do="Set pretrain.learning_rate.") from None
+        shape = {one.key.removeprefix("model."): one.value for one in found if one.key.startswith("model.")}
+        own = {name: value for name, value in model.items() if name not in shape and not (used and name == "depth")}
+        whole = {name: value for name, value in values.items() if name != "model"}
+        whole |= {one.key: one.value for one in found if "." not in one.key}
+        return CompletedSection({**whole, "model": {**own, **shape}}, {one.key: one.source for one in found})
+
+
+def _of(before: Mapping[str, StageConfig], node: str, name: str) -> int:
+    """Returns a setting of another section that model.depth needs.
+
+    Raises:
+        RecipeError: It is not known when the recipe is read.
+    """
+    if node not in before:
+        raise RecipeError(
+            f"pretrain.model.depth needs {node}.{name}, which is not known: {node} is imported, off, or its section is wrong.",
+            where="pretrain.model.depth",
+            do="Write the fields of pretrain.model and of the training out (`loam plan` of a recipe that does not import it shows them).",
+        )
+    return int(getattr(before[node], name))
 
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:

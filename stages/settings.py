@@ -1,4 +1,4 @@
-"""The base class of all settings classes, the marks of a field, and the choice between several settings classes.
+"""The base class of all settings classes, the marks of a field, the choice between several settings classes, and sections that derive settings.
 
 The module imports only pydantic, so core, text and lm may all import it. A settings class is therefore written once, and its objects go
 from the recipe to the process that uses them.
@@ -8,6 +8,7 @@ list of one, so both spellings make equal objects.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -65,6 +66,34 @@ class StageConfig(BaseModel):
         if any(isinstance(one, int) and not -(2**63) <= one < 2**63 for one in _leaves(value, kinds)):
             raise ValueError("the number has more than 64 bits")
         return value
+
+
+@dataclass(frozen=True)
+class CompletedSection:
+    """A section of a recipe with derived values.
+
+    Attributes:
+        values: The section, not checked yet.
+        sources: Key in the section ("model.hidden_size") -> where the derived value comes from, in one phrase.
+    """
+
+    values: JsonValue
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class DerivedSettings(StageConfig):
+    """A section with settings that can be derived from other settings."""
+
+    @classmethod
+    def completed(cls, values: JsonValue, before: Mapping[str, StageConfig]) -> CompletedSection:
+        """Returns the section with its derived values, or as it is without any. What cannot be derived is a RecipeError.
+
+        Args:
+            values: The section as the recipe and --set give it. It is not changed, and may be wrong in any way.
+            before: Node -> settings of the nodes before this one in the pipeline. An imported node, a node that is off, or one whose
+                section is wrong is not among them.
+        """
+        return CompletedSection(values)
 
 
 @dataclass(frozen=True)

@@ -260,9 +260,10 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
     """Returns the job of a training, its order, and what decided order and learning rates. The arguments are those of `train`."""
     from stages.lm.train.job import RankJob
 
+    seed = ctx.seed if settings.seed is None else settings.seed
     with _refusals(ctx, lambda sequences: ""):
         identity, trunk = " ".join(data.deciding[role].manifest["digest"] for role in sorted(data.deciding)), data.trunk
-        run, order = new_run(settings, trunk, identity, ctx.seed, data.ranges)
+        run, order = new_run(settings, trunk, identity, seed, data.ranges)
         if not settings.budget.partial:
             order.refuse_early_end(run.steps)
     if settings.budget.epochs is None and (readings := order.readings(run.steps)) > 1:
@@ -275,7 +276,7 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         sequences = "goes on" if goes_on else "starts at its first sequence, because data, seed or batch sizes before it are others"
         ctx.log(f"continues {trunk.name} after step {trunk.step:,} of {run.steps:,}; the order of sequences {sequences}")
     job = RankJob(
-        model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=ctx.seed,
+        model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=seed,
         scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
         earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,

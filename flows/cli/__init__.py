@@ -31,6 +31,7 @@ from flows.cli import (
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
+from flows.sweeps import sweep_commands
 from flows.trials import decide_command
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
 from stages.core.contract.secrets import redact
@@ -114,7 +115,7 @@ def command_line() -> App:
     app.command(lineage)
     app.command(runs)
     for to, panel, commands in (
-        (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS, *decide_command.COMMANDS)),
+        (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS, *sweep_commands.COMMANDS, *decide_command.COMMANDS)),
         (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),

@@ -5,6 +5,7 @@ Progress goes to standard error, the answer to standard output.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -25,7 +26,10 @@ from flows.progress import duration_text, size_text
 from stages.core.contract.errors import RecipeError
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from flows.opened_recipe import Session
+    from stages.core.contract.recipe import Recipe as CheckedRecipe
     from stages.queries.estimate import Estimate
 
 
@@ -76,7 +80,7 @@ def run(
         off = f", off: {', '.join(plan.off)}" if plan.off else ""
         say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
         with termination_raised():
-            _start_prefect(session.home)
+            start_prefect(session.home)
             from flows.pretrain_flow import pretrain
             from flows.progress import watching
 
@@ -112,8 +116,13 @@ def plan(
         for s in found.steps
     ]
 
+    derived = derived_rows(session.recipe)
+
     def show() -> None:
         print_table(with_estimates(steps, estimates))
+        if derived:
+            say()
+            print_table(derived)
         if size:
             say()
         for what, value in size:
@@ -122,10 +131,27 @@ def plan(
             say()
             print_table([{"off": node, "why": why} for node, why in found.off.items()])
 
-    answer(common, {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off}, show)
+    answer(
+        common,
+        {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off, "derived": derived},
+        show,
+    )
     refuse_missing(session, found)
     refuse_damaged(session, found)
     return 0
+
+
+def derived_rows(recipe: CheckedRecipe) -> list[dict[str, str]]:
+    """Returns a row with value and source for every setting that the recipe leaves to be derived, as from pretrain.model.depth."""
+    resolved, rows = recipe.resolved(), []
+    for setting, source in recipe.derived.items():
+        value: JsonValue = resolved
+        for part in setting.split("."):
+            value = value[part] if isinstance(value, dict) else None
+        if isinstance(value, dict):  # of a section, what is set
+            value = {name: one for name, one in value.items() if one}
+        rows.append({"derived setting": setting, "value": json.dumps(value), "source": source})
+    return rows
 
 
 def with_estimates(rows: Sequence[Mapping[str, object]], estimates: Sequence[Estimate]) -> list[dict[str, object]]:
@@ -224,7 +250,7 @@ def stage(
     if blame is not None:
         return _blame(session, node, blame, common)
     with termination_raised():
-        _start_prefect(session.home)
+        start_prefect(session.home)
         from flows import stage_flow
         from flows.progress import watching
 
@@ -275,7 +301,7 @@ def termination_raised() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _start_prefect(home: Path) -> None:
+def start_prefect(home: Path) -> None:
     """Starts a Prefect server for this run. Checks before that the home can be used."""
     from flows.prefect_server import use_server
     from stages.core.store.runs import hold_home

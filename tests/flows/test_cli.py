@@ -54,7 +54,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest
 def test_sigterm_has_an_exit_code_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    monkeypatch.setattr("flows.cli.run_commands._start_prefect", lambda home: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr("flows.cli.run_commands.start_prefect", lambda home: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     assert main([*words, "--home", str(tmp_path / "home")]) == 75
     assert capsys.readouterr().err.endswith("loam: stopped by SIGTERM; run the same command again to go on\n")

@@ -31,7 +31,7 @@ TRAINING: dict[str, Any] = {
     "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "milestone_every_steps": 3, "precision": "bf16",
     "budget.steps": 5, "budget.tokens": 8 * 96 * 9 - 1,
-    "budget.epochs": 3.0, "budget.partial": True, "batch_ramp": ({"steps": 2, "global_batch_size": 4},),
+    "budget.epochs": 3.0, "budget.partial": True, "seed": 77, "batch_ramp": ({"steps": 2, "global_batch_size": 4},),
 }  # fmt: skip
 """setting -> another value. The name of a part keeps its value where there is only one."""
 OF_PART = {"schedule.decay_frac": "wsd", "schedule.decay_shape": "wsd"} | {
@@ -139,7 +139,9 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    continued = {"continue_from", "rewarm_steps"} if stage == "pretrain" else set()  # see test_continued_training
+    continued = (
+        {"continue_from", "rewarm_steps", "model.depth"} if stage == "pretrain" else set()
+    )  # see test_continued_training, test_depth
     assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | continued
 
 
@@ -170,6 +172,8 @@ def test_a_setting_reaches_its_field_and_no_other(
         steps = STEPS.get(setting, 3 * (job.ranges[0].sequences // 8))
         expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
         assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
+    elif setting == "seed":
+        assert different == {"seed": value, "settings.seed": value}, "and not the recipe's"
     elif setting.endswith(".name") and value == before[f"settings.{setting}"]:
         assert different == {}
     else:

@@ -21,7 +21,7 @@ from stages.core.contract.recipe_errors import MOST_ERRORS, Collector, Settings,
 from stages.core.contract.recipe_fields import HEADS, field_at, nearest, suggestion
 from stages.core.contract.runtime import Runtime
 from stages.core.store.names import refuse_name
-from stages.settings import StageConfig
+from stages.settings import DerivedSettings, StageConfig
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Recipe:
         off: Nodes that the recipe turns off (`sft: off`). They have no section.
         beside_imports: If there are imports, the nodes whose section the user wrote together with them: in one file, or by --set. A section
             that --set import.NODE=… supersedes is not among them, nor is one of a recorded run, which has every section.
+        derived: Setting that the recipe does not give ("pretrain.model.hidden_size") -> the source of its value. It decides nothing.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Recipe:
     imports: Mapping[str, str] = field(default_factory=dict)
     off: tuple[str, ...] = ()
     beside_imports: frozenset[str] = frozenset()
+    derived: Mapping[str, str] = field(default_factory=dict)
 
     def resolved(self) -> dict[str, JsonValue]:
         """Returns the whole recipe with every default written out, as plain JSON values."""
@@ -105,16 +107,52 @@ def load_recipe(name: str, classes: Mapping[str, type[StageConfig]], settings: S
     runtime = faults.section(Runtime, raw.get("runtime"), "runtime", classes)
     off = tuple(node for node in classes if raw.get(node) is False)
     given = {node: config for node, config in classes.items() if node not in off and (raw.get(node) is not None or _has_defaults(config))}
-    made = {node: faults.section(config, raw.get(node), node, classes) for node, config in given.items()}
+    sections, derived = _sections(given, raw, imports, faults, classes)
     faults.refuse(order)
     assert runtime is not None
-    sections = {node: config for node, config in made.items() if config is not None}
     set_now = {_section_of(setting) for setting in settings}
     beside = (own if "import" not in set_now else frozenset[str]()) | set_now.intersection(classes)
     return Recipe(
         name=name, seed=seed, runtime=runtime, sections=sections, source=str(path), description=description, imports=imports, off=off,
-        beside_imports=beside if imports else frozenset(),
+        beside_imports=beside if imports else frozenset(), derived=derived,
     )  # fmt: skip
+
+
+def _sections(
+    given: Mapping[str, type[StageConfig]],
+    raw: Mapping[str, JsonValue],
+    imports: Mapping[str, str],
+    faults: Collector,
+    classes: Mapping[str, type[StageConfig]],
+) -> tuple[dict[str, StageConfig], dict[str, str]]:
+    """Returns the checked sections, and the source of each setting that was derived. Collects what is wrong.
+
+    An imported node does not read its section. If nothing can be derived for it, it has none.
+
+    Args:
+        given: Node -> config class of the nodes that have a section, in pipeline order.
+        raw: The plain sections.
+        imports: The imported nodes.
+        faults: Collects the errors.
+        classes: Node -> config class of all nodes.
+    """
+    made: dict[str, StageConfig] = {}
+    derived: dict[str, str] = {}
+    for node, config in given.items():
+        values = raw.get(node)
+        if issubclass(config, DerivedSettings):
+            try:
+                found = config.completed(values, {name: one for name, one in made.items() if name not in imports})
+            except RecipeError as error:
+                if node not in imports:
+                    faults.add(node, error.what, f"{faults.source}: {error.where}", error.do)
+                continue
+            values = found.values
+            derived |= {f"{node}.{key}": source for key, source in found.sources.items()}
+        section = faults.section(config, values, node, classes)
+        if section is not None:
+            made[node] = section
+    return made, derived
 
 
 def _collect_unknown(raw: Mapping[str, JsonValue], classes: Mapping[str, type[StageConfig]], faults: Collector) -> None:

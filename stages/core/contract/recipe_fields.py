@@ -43,7 +43,7 @@ OTHER_NAMES: Mapping[str, str] = {
         "budget.tokens": "num_tokens max_tokens train_tokens",
         "mix.seq_len": "context_length context_size max_length max_seq_len max_seq_length seq_length sequence_length sequence_len block_size "
         "n_ctx n_positions max_position_embeddings",
-        "model.num_hidden_layers": "n_layers num_layers n_layer layers depth",
+        "model.num_hidden_layers": "n_layers num_layers n_layer layers",
         "model.hidden_size": "d_model n_embd dim hidden_dim emb_dim embedding_size width",
         "model.num_attention_heads": "n_heads num_heads n_head heads",
         "model.num_key_value_heads": "n_kv_heads num_kv_heads kv_heads",

@@ -17,6 +17,8 @@ from stages.settings import Field, StageConfig
 
 Recompute = Literal["none", "feed_forward", "block"]
 """What the backward pass computes again instead of keeping it: nothing, the inside of feed-forward layers, or the inside of blocks."""
+MOST_DEPTH = 64
+"""Largest depth from which a shape is derived: 4,096 channels."""
 
 
 class RopeScaling(StageConfig):
@@ -46,9 +48,12 @@ class RopeScaling(StageConfig):
 class ModelShape(StageConfig):
     """The part of a model's shape that a recipe gives, with the field names of transformers' config.json (except qk_norm).
 
-    The tokenizer decides the vocabulary, and mix.seq_len the context length.
+    The tokenizer decides the vocabulary, and mix.seq_len the context length. A recipe writes either depth or num_hidden_layers.
     """
 
+    depth: int | None = Field(None, ge=1, le=MOST_DEPTH, exclude=True)
+    """Transformer blocks, in place of num_hidden_layers. What the section does not give is then derived from it: the other fields without a
+    default, tie_word_embeddings, qk_norm, learning rate, batch, budget, warm-up. `loam plan` shows each with its source. No key holds depth."""
     num_hidden_layers: int = Field(ge=1, le=10_000)
     """Transformer blocks."""
     hidden_size: int = Field(ge=1, le=1 << 20)
@@ -91,6 +96,8 @@ class ModelShape(StageConfig):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
+        if self.depth is not None:  # a recipe that only depth describes has lost it: see pretrain
+            raise ValueError("model.depth and model.num_hidden_layers are two ways to give the blocks; give one of them.")
         if (
             self.hidden_size % self.num_attention_heads and not self.qk_norm
         ):  # LlamaForCausalLM of transformers refuses it with any head_dim

@@ -82,6 +82,9 @@ class TrainingSettings(StageConfig):
 
     budget: Budget = Field(decides=False)
     """How long to train. The job stores it in steps."""
+    seed: int | None = Field(None, ge=0, decides=False)
+    """Seed of this training alone: random weights and order of sequences. null: the recipe's seed, which also decides the data. The job stores
+    the one that counts."""
     global_batch_size: int = Field(ge=1, le=10**8, decides=True)
     """Sequences per optimizer step over all ranks; must be a multiple of ranks × runtime.micro_batch_size."""
     batch_ramp: tuple[BatchRampStep, ...] = Field((), decides=True)

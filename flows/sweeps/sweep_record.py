@@ -1,0 +1,203 @@
+"""What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json and loss.svg.
+
+Guarantee: each file is written durably under a temporary name and renamed. prediction.json is written once and never replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from stages.core.contract import strict_json
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.store import names
+from stages.core.store.files import make_durably, write_durably
+from stages.queries.scaling_fit import Interval, MeasuredLoss, loss_chart
+
+Kept = TypeVar("Kept")
+TableRow = dict[str, str | int | None]
+"""A row of a printed table."""
+RECORD, PREDICTION, CHART = "sweep.json", "prediction.json", "loss.svg"
+
+
+@dataclass(frozen=True)
+class SweptTraining:
+    """A finished training of a sweep.
+
+    Attributes:
+        values: Setting -> value, of the settings that the sweep changes.
+        seed: Seed of the training.
+        held_out: Whether its loss was predicted before.
+        artifact: Id of the checkpoint.
+        digest: Its content digest.
+        data: Digests of what it was trained on.
+        parameters: Parameters of the model.
+        tokens: Tokens trained on.
+        flops: FLOPs of the training.
+        validation_loss: Nats per held-out token after the last step.
+        validation_bits_per_byte: Bits per held-out byte; None if the bytes are not known.
+    """
+
+    values: Mapping[str, JsonValue]
+    seed: int
+    held_out: bool
+    artifact: str
+    digest: str
+    data: tuple[str, ...]
+    parameters: int
+    tokens: int
+    flops: float
+    validation_loss: float
+    validation_bits_per_byte: float | None
+
+
+@dataclass(frozen=True)
+class LossPrediction:
+    """The loss that is expected of a held-out point.
+
+    Attributes:
+        values: Setting -> value of the point.
+        parameters: Parameters of its model.
+        tokens: Tokens that it is trained on.
+        loss: Nats per held-out token, with the interval for the mean over its seeds.
+        trained_before: Whether one of its trainings existed when the prediction was made, so that it proves little.
+    """
+
+    values: Mapping[str, JsonValue]
+    parameters: int
+    tokens: int
+    loss: Interval
+    trained_before: bool
+
+
+@dataclass(frozen=True)
+class StatedPredictions:
+    """The predictions of a sweep, and when they were made (UTC)."""
+
+    stated: str
+    predictions: tuple[LossPrediction, ...]
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep.
+
+    Attributes:
+        name: Its name.
+        recipe: Name of its recipe.
+        until: The last node of each point.
+        trainings: The trainings.
+        fit: Name of a constant of the law -> value and interval; empty without a fit.
+        no_fit: Why there is no fit; empty with one.
+        prediction: The predictions of the held-out points; None without.
+    """
+
+    name: str
+    recipe: str
+    until: str
+    trainings: tuple[SweptTraining, ...]
+    fit: Mapping[str, Interval] = field(default_factory=dict)
+    no_fit: str = ""
+    prediction: StatedPredictions | None = None
+
+
+def sweep_folder(home: Path, name: str) -> Path:
+    """Returns the folder of a sweep."""
+    return home / "sweeps" / names.path_part(name)
+
+
+def write_prediction(home: Path, name: str, made: StatedPredictions) -> None:
+    """Writes the predictions. After the call they are on disk. Those of an earlier call stay."""
+    folder = sweep_folder(home, name)
+    make_durably(folder, home)
+    if not (folder / PREDICTION).exists():
+        write_durably(folder / PREDICTION, json.dumps(asdict(made), indent=1, allow_nan=False) + "\n")
+
+
+def read_prediction(home: Path, name: str) -> StatedPredictions | None:
+    """Returns the predictions of a sweep; None if it has none. A file that cannot be read is a StageError."""
+    path = sweep_folder(home, name) / PREDICTION
+    return _read(StatedPredictions, path) if path.exists() else None
+
+
+def write_record(home: Path, record: SweepRecord) -> Path:
+    """Returns the folder of a sweep, after writing the sweep and its chart."""
+    folder = sweep_folder(home, record.name)
+    make_durably(folder, home)
+    if chart := loss_chart(record.name, [MeasuredLoss(one.parameters, one.tokens, one.validation_loss) for one in record.trainings]):
+        write_durably(folder / CHART, chart)
+    write_durably(folder / RECORD, json.dumps(asdict(record), indent=1, allow_nan=False) + "\n")
+    return folder
+
+
+def read_record(home: Path, name: str) -> SweepRecord:
+    """Returns a sweep. A record that cannot be read is a StageError.
+
+    Raises:
+        RecipeError: There is no such sweep.
+    """
+    path = sweep_folder(home, name) / RECORD
+    if not path.is_file():
+        known = ", ".join(sorted(one.parent.name for one in (home / "sweeps").glob(f"*/{RECORD}"))) or "none yet"
+        raise RecipeError(f"There is no finished sweep {name[:80]!r}.", where=str(home / "sweeps"), do=f"Name one of: {known}.")
+    return _read(SweepRecord, path)
+
+
+def table_rows(record: SweepRecord) -> list[TableRow]:
+    """Returns one row per point: settings, size, mean loss, and the standard deviation over the seeds."""
+    rows: list[TableRow] = []
+    for group in points_of(record.trainings):
+        first, losses = group[0], [one.validation_loss for one in group]
+        bits = [one.validation_bits_per_byte for one in group if one.validation_bits_per_byte is not None]
+        row: TableRow = {name: json.dumps(value) for name, value in first.values.items()}
+        rows.append(
+            row
+            | {"parameters": first.parameters, "tokens": first.tokens, "FLOPs": f"{first.flops:.2e}", "seeds": len(group)}
+            | {"loss": f"{statistics.fmean(losses):.4f}", "sd": f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else ""}
+            | {"bits per byte": f"{statistics.fmean(bits):.4f}" if len(bits) == len(group) else "", "held out": "yes" * first.held_out}
+        )
+    return rows
+
+
+def checked_rows(record: SweepRecord) -> list[TableRow]:
+    """Returns one row per prediction, with the measured loss and whether it is inside the interval."""
+    measured = {json.dumps(group[0].values, sort_keys=True): group for group in points_of(record.trainings)}
+    rows: list[TableRow] = []
+    for one in record.prediction.predictions if record.prediction else ():
+        group = measured.get(json.dumps(one.values, sort_keys=True), [])
+        loss = statistics.fmean(training.validation_loss for training in group) if group else None
+        inside = "" if loss is None else "yes" if one.loss.low <= loss <= one.loss.high else "no"
+        row: TableRow = {"held out": ", ".join(f"{name}={json.dumps(value)}" for name, value in one.values.items())}
+        rows.append(
+            row
+            | {"predicted": f"{one.loss.value:.4f}", "interval": f"{one.loss.low:.4f} to {one.loss.high:.4f}"}
+            | {"measured": "" if loss is None else f"{loss:.4f}", "inside": inside, "trained before": "yes" * one.trained_before}
+        )
+    return rows
+
+
+def points_of(trainings: Sequence[SweptTraining]) -> list[list[SweptTraining]]:
+    """Returns the trainings by point, in order: those of a point differ by their seed."""
+    groups: dict[str, list[SweptTraining]] = {}
+    for one in trainings:
+        groups.setdefault(json.dumps(one.values, sort_keys=True), []).append(one)
+    return list(groups.values())
+
+
+def _read(kind: type[Kept], path: Path) -> Kept:
+    """Returns the object that a file holds.
+
+    Raises:
+        StageError: The file cannot be read.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(strict_json.read_object(path))
+    except (OSError, strict_json.BadJsonError, ValidationError) as error:
+        what = f"The record of a sweep cannot be read: {str(error).splitlines()[0]}."
+        raise StageError(what, where=str(path), do="Move it away, and run the sweep again.") from None

@@ -1,0 +1,175 @@
+"""Derives the shape and the training settings of a model from one number, its depth.
+
+Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
+field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
+Guesses, which nobody measured here: the learning rates of other widths than tiny's 128, the width from which heads are wider or share keys
+and values, the number of parameters up to which tables are tied, the norm on queries and keys, the batch below 100 M tokens (the law was
+measured above), the smallest batch, and the tokens per parameter for models this small.
+The module imports neither torch nor NumPy.
+Source: nanochat (github.com/karpathy/nanochat) for one dial and 64 channels per block; the other sources are at the constants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig
+
+Settings = Mapping[str, JsonValue]
+
+WIDTH_PER_BLOCK = 64
+"""Channels per block: the aspect ratio of nanochat."""
+WIDE = 1024
+"""Channels from which a head has 128 channels, as in nanochat and Llama 3, and not 64, as in GPT-2. Where to change is a guess."""
+SHARED = 2048
+"""Channels from which two query heads share a key-value head, as in Qwen3 1.7 B (arXiv 2505.09388). Where to begin is a guess."""
+TIED_BELOW = 5_000_000_000
+"""Parameters below which the output head is the embedding table: Qwen3 ties up to 4 B and not at 8 B, Llama 3.2 ties 1 B and 3 B."""
+ADAMW_RATE, ADAMW_WIDTH = 0.006, 128
+"""Measured with configs/tiny.yaml: the best of 0.003, 0.006 and 0.012 at 128 channels. Other widths: in proportion to 1 / width, as the
+hidden matrices of muP (arXiv 2203.03466); not measured here."""
+MUON_RATE = 0.02
+"""Jordan et al. 2024. The update of a matrix has one size at every width, so the rate stays; not measured here at several widths."""
+TOKENS_PER_PARAMETER = 20
+"""Chinchilla (arXiv 2203.15556), measured there from 70 M parameters on."""
+BATCH_FACTOR, BATCH_EXPONENT = 0.58, 0.571
+"""Step Law (arXiv 2503.04715): the best batch in tokens is 0.58 · D^0.571 for D tokens of training, at every model size."""
+FEWEST_SEQUENCES = 8
+"""Smallest batch, so that two ranks with the micro-batch of tiny divide it; a guess."""
+WARMUP_SHARE, MOST_WARMUP = 10, 2000
+"""A tenth of the steps, as in configs/tiny.yaml, and at most the steps of Llama 2 (arXiv 2307.09288)."""
+PARTS = 4
+"""Evaluations and snapshots of one training: a convention."""
+
+
+@dataclass(frozen=True)
+class DialValue:
+    """A derived value: the key in the section of the recipe ("model.hidden_size"), the value, and its source in one phrase."""
+
+    key: str
+    value: JsonValue
+    source: str
+
+
+class NoRateError(ValueError):
+    """There is no rule for the learning rate of an optimizer."""
+
+
+def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> tuple[DialValue, ...]:
+    """Returns the values that a section does not give.
+
+    A given value of the wrong type counts as not given. The section's own check refuses it.
+
+    Args:
+        depth: Transformer blocks, from 1 to MOST_DEPTH.
+        vocab_size: Entries of the vocabulary.
+        seq_len: Tokens of a sequence.
+        given: The section of the recipe as it is written. null is not given. If it names an optimizer without a rule and gives no
+            learning_rate, a NoRateError is raised.
+    """
+    model = given.get("model")
+    own = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
+    shape = [one for one in _shape(depth, vocab_size, seq_len, own) if one.key not in own]
+    whole = {**own, **{one.key: one.value for one in shape}}
+    found = [DialValue(f"model.{one.key}", one.value, one.source) for one in shape]
+    found += _training(_parameters(whole, vocab_size, seq_len), _whole(whole, "hidden_size") or 1, seq_len, given)
+    return tuple(one for one in found if "." in one.key or given.get(one.key) is None)
+
+
+def _shape(depth: int, vocab_size: int, seq_len: int, own: Settings) -> list[DialValue]:
+    """Returns all values of the shape, each in agreement with the given ones. own: the given fields of the model."""
+    heads = _whole(own, "num_attention_heads")
+    width = _whole(own, "hidden_size") or _width(depth, heads)
+    per_head = 64 if width < WIDE else 128
+    heads = heads or _heads(width, per_head)
+    shared = 2 if width >= SHARED and heads % 2 == 0 else 1
+    values = [
+        DialValue("num_hidden_layers", depth, "the depth"),
+        DialValue("hidden_size", width, f"{WIDTH_PER_BLOCK} per block (nanochat), rounded up so that heads divide it"),
+        DialValue("num_attention_heads", heads, f"{per_head} channels per head ({'GPT-2' if per_head == 64 else 'Llama 3, nanochat'})"),
+        DialValue("num_key_value_heads", heads // shared, _about_sharing(shared)),
+        DialValue("intermediate_size", -(-8 * width // (3 * 64)) * 64, "8/3 of hidden_size (arXiv 2002.05202), rounded up to 64"),
+        DialValue("qk_norm", True, "Qwen3 (arXiv 2505.09388), nanochat; not measured here"),
+    ]
+    tied = _parameters({**{one.key: one.value for one in values}, **own, "tie_word_embeddings": True}, vocab_size, seq_len) < TIED_BELOW
+    about = "Llama 3.2 and Qwen3: tied below 5 B parameters"
+    return [*values, DialValue("tie_word_embeddings", tied, about)]
+
+
+def _width(depth: int, heads: int | None) -> int:
+    """Returns the channels of a depth: a multiple of a head, from SHARED on of two, and of two channels for each given head."""
+    channels = depth * WIDTH_PER_BLOCK
+    unit = math.lcm(64 if channels < WIDE else 128 if channels < SHARED else 256, 2 * heads if heads else 1)
+    return -(-channels // unit) * unit
+
+
+def _heads(width: int, per_head: int) -> int:
+    """Returns the largest number of heads with at least `per_head` channels each that divides the width into even parts; at least one."""
+    return next((heads for heads in range(width // per_head, 0, -1) if width % (2 * heads) == 0), 1)
+
+
+def _about_sharing(shared: int) -> str:
+    return "one per head: a small model" if shared == 1 else f"{shared} heads share one (arXiv 2305.13245; Qwen3)"
+
+
+def _parameters(model: Settings, vocab_size: int, seq_len: int) -> int:
+    """Returns the parameters of a model; 1 for a shape that cannot be built, which the section's own check refuses."""
+    try:
+        fields = {name: value for name, value in model.items() if name != "depth"}
+        return flops.parameter_count(ModelConfig.model_validate({**fields, "vocab_size": vocab_size, "max_position_embeddings": seq_len}))
+    except ValueError:
+        return 1
+
+
+def _training(parameters: int, width: int, seq_len: int, given: Settings) -> list[DialValue]:
+    """Returns the settings of the training. Where they depend on the steps of a budget in epochs, which only the data decides, there are none."""
+    budget = given.get("budget")
+    budget = budget if isinstance(budget, Mapping) else {"tokens": TOKENS_PER_PARAMETER * parameters}
+    tokens = _whole(budget, "tokens") or TOKENS_PER_PARAMETER * parameters
+    horizon = f"{TOKENS_PER_PARAMETER} tokens per parameter (Chinchilla, arXiv 2203.15556)"
+    found = [DialValue("budget", {"tokens": tokens}, f"{horizon}, {parameters:,} parameters")]
+    batch = _whole(given, "global_batch_size") or _batch(tokens, seq_len)
+    of = "the budget" if _whole(budget, "tokens") else horizon
+    about = f"Step Law (arXiv 2503.04715): 0.58 · D^0.571 tokens, D by {of}; a power of two of sequences, at least {FEWEST_SEQUENCES}"
+    found.append(DialValue("global_batch_size", batch, about))
+    if given.get("learning_rate") is None:
+        found.append(_rate(given.get("optimizer"), width))
+    steps = _whole(budget, "steps") or -(-tokens // (batch * seq_len))
+    if budget.get("epochs") is None:
+        warmup = min(steps // WARMUP_SHARE, MOST_WARMUP)
+        found.append(DialValue("warmup_steps", warmup, f"a tenth of {steps:,} steps (as tiny), at most 2,000 (Llama 2)"))
+        for key, what in (("eval_every_steps", "evaluations"), ("checkpoint_every_steps", "snapshots")):
+            found.append(DialValue(key, max(1, steps // PARTS), f"convention: {PARTS} {what}"))
+    return found
+
+
+def _batch(tokens: int, seq_len: int) -> int:
+    """Returns the sequences per step: the power of two that is the nearest to the law, at least FEWEST_SEQUENCES."""
+    sequences = BATCH_FACTOR * tokens**BATCH_EXPONENT / seq_len
+    return max(FEWEST_SEQUENCES, 1 << max(0, round(math.log2(sequences))))
+
+
+def _rate(optimizer: JsonValue, width: int) -> DialValue:
+    """Returns the peak learning rate.
+
+    Raises:
+        NoRateError: The optimizer has no rule.
+    """
+    name = optimizer.get("name", "adamw") if isinstance(optimizer, Mapping) else "adamw"
+    if name == "muon":
+        return DialValue("learning_rate", MUON_RATE, "Muon: 0.02 at every width (Jordan et al. 2024)")
+    if name != "adamw":
+        raise NoRateError(f"there is no rule for the learning rate of the optimizer {str(name)[:60]}")
+    rate = float(f"{ADAMW_RATE * ADAMW_WIDTH / width:.2g}")
+    return DialValue("learning_rate", rate, "AdamW: 0.006 · 128 / hidden_size (tiny, measured; 1/width of muP, arXiv 2203.03466)")
+
+
+def _whole(values: Settings, key: str) -> int | None:
+    """Returns a given whole number of at least 1 and at most 64 bits; None for anything else."""
+    value = values.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63 else None

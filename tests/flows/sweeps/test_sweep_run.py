@@ -1,0 +1,186 @@
+"""A sweep with made-up trainings: what is trained, in which order, what is kept, and that it goes on after a stop."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.sweeps import sweep_run
+from flows.sweeps.sweep_grid import SweepPoint
+from flows.sweeps.sweep_record import checked_rows, read_record, sweep_folder, table_rows
+from flows.sweeps.sweep_run import plan_sweep, run_sweep
+from stages.core.contract.errors import RecipeError, StageError
+from tests.flows.sweeps.toy_sweep import HELD, law, made_points, train
+
+
+def test_a_sweep_is_trained_fitted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request, points = made_points(tmp_path / "home", seeds=2)
+    order: list[str] = []
+
+    def trained(point: SweepPoint) -> None:
+        order.append(f"{point.label} {point.seed}")
+        train(point)
+
+    record, folder = run_sweep("toy-1", request, points, trained)
+    assert order == [f"{point.label} {point.seed}" for point in points] and len(record.trainings) == 18
+    first = record.trainings[0]
+    assert first.validation_loss == pytest.approx(law(first.parameters, first.tokens), rel=0.002) and first.artifact.startswith("pretrain/")
+    assert read_record(tmp_path / "home", "toy-1") == record and folder == tmp_path / "home" / "sweeps" / "toy-1"
+    rows = table_rows(record)
+    assert len(rows) == 9 and rows[0]["seeds"] == 2 and rows[0]["pretrain.budget.steps"] == "10" and rows[0]["sd"]
+    losses = [one.validation_loss for one in record.trainings[:2]]
+    assert rows[0]["loss"] == f"{sum(losses) / 2:.4f}" and float(str(rows[0]["sd"])) == pytest.approx(
+        abs(losses[0] - losses[1]) / 2**0.5, abs=1e-4
+    )
+    assert not record.no_fit and record.fit["E"].low <= 1.5 <= record.fit["E"].high and record.prediction is None
+    chart = (folder / "loss.svg").read_text()
+    assert chart.startswith("<svg") and len(re.findall("<polyline", chart)) == 3 and f"{first.parameters:,}" in chart
+
+    run_sweep("toy-1", request, points, lambda point: pytest.fail("every point is cached"))
+    assert main(["sweep", "--show", "toy-1", "--home", str(tmp_path / "home")]) == 0
+    shown = capsys.readouterr().out
+    assert str(rows[0]["loss"]) in shown and "95 % intervals" in shown and "alpha" in shown
+    assert main(["sweep", "--show", "toy-1", "--home", str(tmp_path / "home"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["answer"]["trainings"]) == 18
+
+
+def test_a_prediction_is_on_disk_before_its_point_is_trained_and_stays(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home", held=HELD, seeds=2)
+    plan_sweep(request, points)
+    kept = sweep_folder(tmp_path / "home", "toy-1") / "prediction.json"
+
+    def trained(point: SweepPoint) -> None:
+        assert kept.exists() == point.held_out
+        train(point)
+
+    def stopped(point: SweepPoint) -> None:
+        if point.held_out:
+            raise KeyboardInterrupt
+        trained(point)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep("toy-1", request, points, stopped)
+    said = kept.read_bytes()
+    record, _ = run_sweep("toy-1", request, points, trained)
+    assert kept.read_bytes() == said and record.prediction is not None
+    (one,) = record.prediction.predictions
+    measured = record.trainings[-1]
+    assert measured.held_out and (one.parameters, one.tokens) == (measured.parameters, measured.tokens) and not one.trained_before
+    assert one.loss.low < one.loss.value < one.loss.high and one.loss.value == pytest.approx(law(one.parameters, one.tokens), rel=0.01)
+    (row,) = checked_rows(record)
+    mean = sum(training.validation_loss for training in record.trainings[-2:]) / 2
+    assert row["measured"] == f"{mean:.4f}" and row["inside"] == ("yes" if one.loss.low <= mean <= one.loss.high else "no")
+    assert read_record(tmp_path / "home", "toy-1") == record
+
+
+def test_a_point_that_was_trained_before_its_prediction_is_named(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home", held=HELD)
+    train(points[-1])
+    record, _ = run_sweep("toy-1", request, points, train)
+    assert record.prediction is not None and record.prediction.predictions[0].trained_before
+    assert checked_rows(record)[0]["trained before"] == "yes"
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home")
+    done: list[SweepPoint] = []
+
+    def until_five(point: SweepPoint) -> None:
+        if len(done) == 5:
+            raise StageError("It failed.")
+        done.append(point)
+        train(point)
+
+    with pytest.raises(StageError, match="It failed"):
+        run_sweep("toy-1", request, points, until_five)
+    with pytest.raises(RecipeError, match="There is no finished sweep 'toy-1'"):
+        read_record(tmp_path / "home", "toy-1")
+    again: list[str] = []
+    run_sweep("toy-1", request, points, lambda point: (again.append(point.label), train(point))[1])  # type: ignore[func-returns-value]
+    assert again == [point.label for point in points[5:]]
+
+
+def test_losses_that_give_no_fit_are_still_kept(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home", ("pretrain.learning_rate=[0.001, 0.002]",))
+    record, _ = run_sweep("toy-1", request, points, train)
+    assert record.no_fit.startswith("1 distinct pairs of parameters and tokens") and not record.fit and table_rows(record)[0]["sd"] == ""
+
+
+def test_different_data_are_not_fitted_together(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home")
+    record, _ = run_sweep("toy-1", request, points, lambda point: train(point, data=str(point.values["pretrain.budget.steps"])))
+    assert record.no_fit == "the points were trained on different data, so their losses cannot be compared"
+    request, points = made_points(tmp_path / "other", held=HELD)
+    with pytest.raises(RecipeError, match="The held-out points cannot be predicted: the points were trained on different data"):
+        run_sweep("toy-1", request, points, lambda point: train(point, data=point.label))
+
+
+def test_what_cannot_be_predicted_is_refused_before_any_training(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home", ("pretrain.budget.steps=[5, 6, 7]",), ("pretrain.budget.steps=9",))
+    with pytest.raises(RecipeError, match="--hold-out has nothing to be predicted from: 3 distinct pairs"):
+        plan_sweep(request, points)
+
+
+def test_a_held_out_point_of_unknown_size_is_refused(tmp_path: Path) -> None:
+    over = ("pretrain.model=[{depth: 1}, {depth: 2}, {depth: 3}]", "pretrain.budget=[{steps: 10}, {steps: 40}, {steps: 160}]")
+    request, points = made_points(tmp_path / "home", over, ("pretrain.model={depth: 4}", "pretrain.budget={epochs: 1}"))
+    with pytest.raises(RecipeError, match="The size of the held-out point .* is not known before it is trained"):
+        run_sweep("toy-1", request, points, train)
+
+
+def test_a_training_without_a_validation_loss_is_refused(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home", ("pretrain.budget.steps=[5]",))
+    with pytest.raises(StageError, match="pretrain-1 has no validation loss"):
+        run_sweep("toy-1", request, points, lambda point: train(point, validation_loss=None))
+
+
+def test_a_run_that_leaves_no_checkpoint_is_told(tmp_path: Path) -> None:
+    request, points = made_points(tmp_path / "home", ("pretrain.budget.steps=[5]",))
+    with pytest.raises(StageError, match="pretrain.budget.steps=5 has no checkpoint after its run"):
+        run_sweep("toy-1", request, points, lambda point: None)
+
+
+def test_a_plan_has_sizes_and_counts_what_is_shared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, points = made_points(tmp_path / "home", ("pretrain.budget.steps=[5, 50]", "mix.seq_len=[128, 256]"))
+
+    class Guess:
+        def __init__(self, node: str) -> None:
+            self.node, self.seconds = node, {"crawl": 1000.0, "mix": 100.0, "pretrain": 1.0}.get(node, 0.0)
+
+    def guessed(home: Path, recipe: Any, steps: Any, plan: Any) -> list[Guess]:
+        return [Guess(step.node) for step in steps]
+
+    monkeypatch.setattr(sweep_run, "estimate_nodes", guessed)
+    planned = plan_sweep(request, points)
+    assert [one.seconds for one in planned] == [1101.0, 101.0, 1.0, 1.0]
+    assert [one.size.tokens for one in planned] == [5 * 8 * 128, 5 * 8 * 256, 50 * 8 * 128, 50 * 8 * 256]
+    assert {one.size.parameters for one in planned} == {1_311_872} and not any(one.cached for one in planned)
+    assert planned[0].size.flops == (6 * 1_310_720 + 12 * 4 * 128 * 128) * 5 * 8 * 128
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"name": "toy-1"}'])
+def test_a_damaged_record_is_told(tmp_path: Path, content: str) -> None:
+    folder = sweep_folder(tmp_path, "toy-1")
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").write_text(content)
+    with pytest.raises(StageError, match="The record of a sweep cannot be read"):
+        read_record(tmp_path, "toy-1")
+
+
+@pytest.mark.parametrize("words", [[], ["tiny", "--show", "toy-1"]])
+def test_the_command_needs_a_recipe_or_a_sweep(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *words]) == 2
+    assert "needs a recipe, or --show with the name of a sweep" in capsys.readouterr().err
+
+
+def test_a_dry_run_only_shows_the_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made_points(tmp_path / "home")
+    words = ["sweep", str(tmp_path / "toy.yaml"), "--over", "pretrain.budget.steps=[5, 50]", "--seeds", "2", "--dry-run"]
+    assert main([*words, "--home", str(tmp_path / "home")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("to train") == 4 and "1,311,872" in shown and "4 trainings" in shown and not (tmp_path / "home" / "sweeps").exists()

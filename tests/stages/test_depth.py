@@ -1,0 +1,99 @@
+"""pretrain.model.depth in a recipe: the same recipe as its written-out copy, with the same keys; what is given wins; refusals."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from flows.contradictions import refuse_contradictions
+from flows.pipeline import config_classes
+from stages.core.contract.errors import RecipeError
+from stages.core.contract.recipe import Recipe, load_recipe
+from stages.core.store import key, key_record
+from stages.pretrain import STAGE
+from tests.conftest import PROJECT
+
+TINY = (PROJECT / "configs" / "tiny.yaml").read_text()
+DIAL = TINY[: TINY.index("\npretrain:")] + "\npretrain: {model: {depth: 2}}\n"
+
+
+@cache
+def _classes() -> dict[str, type]:
+    return dict(config_classes())
+
+
+def loaded(tmp_path: Path, *settings: str, text: str = DIAL) -> Recipe:
+    (tmp_path / "dial.yaml").write_text(text)
+    return load_recipe(str(tmp_path / "dial.yaml"), _classes(), settings)
+
+
+def key_of(recipe: Recipe) -> str:
+    return key_record.key_of(key.key_parts("pretrain", STAGE, recipe.sections["pretrain"], recipe.seed, {}, {}, {"mixture": "1"}))
+
+
+def test_the_dial_and_its_written_out_copy_are_one_recipe(tmp_path: Path) -> None:
+    dial = loaded(tmp_path)
+    refuse_contradictions(dial)
+    (tmp_path / "copy.json").write_text(json.dumps(dial.resolved()))
+    copy = load_recipe(str(tmp_path / "copy.json"), _classes())
+    assert copy.resolved() == dial.resolved() and copy.sections == dial.sections and key_of(copy) == key_of(dial)
+    assert '"depth"' not in json.dumps(dial.resolved()) and not copy.derived
+    assert key_of(loaded(tmp_path, "pretrain.model.depth=3")) != key_of(dial) == key_of(loaded(tmp_path, "pretrain.model.depth=2"))
+
+
+def test_only_what_the_recipe_does_not_give_is_derived(tmp_path: Path) -> None:
+    given = ("pretrain.model.hidden_size=256", "pretrain.learning_rate=0.5", "pretrain.budget={steps: 7}", "pretrain.model.qk_norm=false")
+    recipe = loaded(tmp_path, *given)
+    section = recipe.resolved()["pretrain"]
+    assert isinstance(section, dict) and section["learning_rate"] == 0.5 and section["budget"]["steps"] == 7  # type: ignore[index, call-overload]
+    model = section["model"]
+    assert isinstance(model, dict) and (model["hidden_size"], model["num_attention_heads"], model["qk_norm"]) == (256, 4, False)
+    assert not {setting.partition("=")[0] for setting in given} & set(recipe.derived)
+    assert set(loaded(tmp_path).derived) - set(recipe.derived) == {setting.partition("=")[0] for setting in given}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("pretrain.model.depth=x", 'pretrain.model.depth: must be a whole number, not the text "x"'),
+        ("pretrain.model.depth=65", "pretrain.model.depth: must be at most 64, not 65"),
+        ("pretrain.model.num_hidden_layers=2", "model.depth and model.num_hidden_layers are two ways to give the blocks"),
+        (
+            "import.train_tokenizer=mine",
+            "pretrain.model.depth needs train_tokenizer.vocab_size, which is not known: train_tokenizer is imported",
+        ),
+        ("mix=false", "pretrain.model.depth needs mix.seq_len, which is not known"),
+        ("pretrain.optimizer={name: sgd}", "pretrain.model.depth does not give pretrain.learning_rate: there is no rule"),
+        ("pretrain.budget={epochs: 2}", "pretrain.warmup_steps: has no default"),
+        ("pretrain.model.num_attention_heads=0", "pretrain.model.num_attention_heads: must be at least 1"),
+        ("pretrain.model.heads=2", "Unknown key pretrain.model.heads"),
+    ],
+)
+def test_what_cannot_be_derived_is_refused(tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        loaded(tmp_path, setting)
+    assert message in str(caught.value)
+
+
+def test_a_depth_beside_a_written_out_shape_is_refused() -> None:
+    with pytest.raises(RecipeError, match="model.depth and model.num_hidden_layers are two ways"):
+        load_recipe("tiny", _classes(), ["pretrain.model.depth=2"])
+
+
+def test_an_imported_model_needs_no_shape(tmp_path: Path) -> None:
+    recipe = loaded(tmp_path, "import.pretrain=mine", "import.train_tokenizer=its")
+    assert "pretrain" not in recipe.sections and recipe.imports["pretrain"] == "mine"
+
+
+def test_plan_shows_each_derived_value_with_its_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = loaded(tmp_path)
+    assert main(["plan", str(tmp_path / "dial.yaml"), "--until", "pretrain", "--home", str(tmp_path / "home")]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"{setting} " in shown and source in shown for setting, source in recipe.derived.items())
+    assert main(["plan", str(tmp_path / "dial.yaml"), "--until", "pretrain", "--home", str(tmp_path / "home"), "--json"]) == 0
+    rows = {row["derived setting"]: row["value"] for row in json.loads(capsys.readouterr().out)["answer"]["derived"]}
+    assert rows["pretrain.model.hidden_size"] == "128" and rows["pretrain.budget"] == '{"tokens": 19023360}' and len(rows) == 13
