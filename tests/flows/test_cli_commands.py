@@ -123,6 +123,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "init": ("{parent}/mine.jsonl", "--out", "{parent}/first.yaml"),
     "plan": ("tiny",),
     "decide": ("tiny", "--b", "pretrain.learning_rate=0.003", "--dry-run"),
+    "sweep": ("tiny", "--over", "pretrain.learning_rate=[0.003, 0.006]", "--dry-run"),
     "trace": ("--step", "1"),
     "compare": ("tiny-1", "tiny-2"),
     "what-if": ("{filter}", "--set", "filter.gopher_quality.min_doc_words=80"),
