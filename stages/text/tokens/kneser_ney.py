@@ -1,7 +1,7 @@
-"""Baselines that a language model has to beat: a unigram and an interpolated Kneser-Ney trigram over token ids.
+"""Baselines that a language model has to beat: a unigram and an interpolated Kneser-Ney model over token ids, by default a trigram.
 
 Guarantee: for every history the probabilities of all tokens sum to one. Nothing is pruned.
-Cost: sorting the trigrams takes about 0.5 s and 100 MB per million tokens; a lookup is a binary search.
+Cost: sorting the trigrams takes about 0.5 s and 100 MB per million tokens; a lookup is a binary search per order.
 Source: Kneser and Ney 1995; interpolated form with one discount per order, n1 / (n1 + 2 n2), as in Chen and Goodman 1999, ending in a
 uniform distribution over the vocabulary.
 """
@@ -28,13 +28,13 @@ class Level:
 
 @dataclass(frozen=True)
 class KneserNey:
-    """A fitted trigram model. levels: unigram, bigram, trigram. The lower two hold continuation counts."""
+    """A fitted model. levels: unigram, bigram and so on. All but the last hold continuation counts."""
 
     vocab_size: int
-    levels: tuple[Level, Level, Level]
+    levels: tuple[Level, ...]
 
 
-def fit(segments: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
+def fit(segments: Sequence[np.ndarray], vocab_size: int, order: int = 3) -> KneserNey:
     """Returns a model with the n-gram counts of the given segments.
 
     The first token of a segment is given, not predicted.
@@ -42,33 +42,38 @@ def fit(segments: Sequence[np.ndarray], vocab_size: int) -> KneserNey:
     Args:
         segments: Segments of token ids, int64 [tokens] each, counted independently of each other.
         vocab_size: Number of token ids.
+        order: Tokens of the longest n-grams, at least 2.
 
     Raises:
-        ValueError: The vocabulary is larger than 2**20 tokens, or no segment has two tokens.
+        ValueError: An n-gram of the vocabulary does not fit 60 bits, or no segment has two tokens.
     """
-    if vocab_size > 1 << 20:
-        raise ValueError(f"A trigram of a vocabulary of {vocab_size:,} tokens does not fit 64 bits; at most {1 << 20:,} do.")
-    parts = [_trigrams(segment) for segment in segments if len(segment) > 1]
+    if vocab_size**order > 1 << 60:
+        raise ValueError(
+            f"{order}-grams of a vocabulary of {vocab_size:,} tokens do not fit 60 bits; those of at most {int(2 ** (60 / order)):,} do."
+        )
+    parts = [_ngrams(segment, order) for segment in segments if len(segment) > 1]
     if not parts:
         raise ValueError("There is no segment of two tokens or more to count.")
-    u, v, w = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    key, count = np.unique((u * vocab_size + v) * vocab_size + w, return_counts=True)
-    trigram = _level(key, count, vocab_size)
-    bigram = _level(*np.unique(key % vocab_size**2, return_counts=True), vocab_size)
-    unigram = _level(*np.unique(bigram.key % vocab_size, return_counts=True), vocab_size)
-    return KneserNey(vocab_size, (unigram, bigram, trigram))
+    key, count = np.unique(_join(np.concatenate(parts, axis=1), vocab_size), return_counts=True)
+    levels = [_level(key, count, vocab_size)]
+    for shorter in range(order - 1, 0, -1):
+        key, count = np.unique(levels[0].key % vocab_size**shorter, return_counts=True)
+        levels.insert(0, _level(key, count, vocab_size))
+    return KneserNey(vocab_size, tuple(levels))
 
 
 def segment_logprobs(model: KneserNey, segment: np.ndarray) -> np.ndarray:
     """Returns natural log-probabilities of segment[1:], float64."""
-    logs: np.ndarray = np.log(probability(model, *_trigrams(segment)))
+    logs: np.ndarray = np.log(probability(model, *_ngrams(segment, len(model.levels))))
     return logs
 
 
-def probability(model: KneserNey, u: np.ndarray, v: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Returns P(w | u v) for arrays of token ids, float64."""
+def probability(model: KneserNey, *tokens: np.ndarray) -> np.ndarray:
+    """Returns P(last | those before) for as many arrays of token ids as the model has orders, float64."""
+    *before, w = tokens
     p = np.full(w.shape, 1.0 / model.vocab_size)
-    for level, history in zip(model.levels, (np.zeros_like(w), v, u * model.vocab_size + v), strict=True):
+    for length, level in enumerate(model.levels):
+        history = _join(np.stack(before[len(before) - length :]), model.vocab_size) if length else np.zeros_like(w)
         p = _interpolated(level, history, w, model.vocab_size, p)
     return p
 
@@ -79,10 +84,18 @@ def unigram_logprobs(counts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return logs
 
 
-def _trigrams(segment: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (u, v, w) for each token after the first. The history of the second token is the first token twice."""
-    padded = np.concatenate([segment[:1], segment]).astype(np.int64)
-    return padded[:-2], padded[1:-1], padded[2:]
+def _ngrams(segment: np.ndarray, order: int) -> np.ndarray:
+    """Returns the n-gram that ends at each token after the first: int64 [order, tokens - 1]. Before the first token stands its copy."""
+    padded = np.concatenate([np.repeat(segment[:1], order - 2), segment]).astype(np.int64)
+    return np.stack([padded[at : len(padded) - order + 1 + at] for at in range(order)])
+
+
+def _join(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Returns one number per n-gram: int64 [n], of int64 [order, n]."""
+    joined = np.zeros_like(tokens[0])
+    for row in tokens:
+        joined = joined * vocab_size + row
+    return joined
 
 
 def _level(key: np.ndarray, count: np.ndarray, vocab_size: int) -> Level:

@@ -78,7 +78,34 @@ def test_unigram_sums_to_one() -> None:
 
 
 def test_refuses_what_it_cannot_count() -> None:
-    with pytest.raises(ValueError, match="does not fit 64 bits"):
+    with pytest.raises(ValueError, match="do not fit 60 bits"):
         fit([np.array([1, 2])], (1 << 20) + 1)
     with pytest.raises(ValueError, match="no segment of two tokens"):
         fit([np.array([1])], 5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(corpora, st.lists(st.integers(0, V - 1), min_size=2, max_size=12))
+def test_a_4_gram_falls_back_to_the_trigram_of_continuations(segments: list[list[int]], test: list[int]) -> None:
+    four: Counter[tuple[int, ...]] = Counter()
+    for segment in segments:
+        padded = [segment[0]] * 2 + segment
+        four.update(tuple(padded[i : i + 4]) for i in range(len(segment) - 1))
+    counts = [four]
+    for _ in range(3):
+        counts.insert(0, Counter(gram[1:] for gram in counts[0]))
+
+    def prob(history: tuple[int, ...], w: int) -> float:
+        grams = counts[len(history)]
+        lower = prob(history[1:], w) if history else 1 / V
+        same = {gram: c for gram, c in grams.items() if gram[:-1] == history}
+        if not same:
+            return lower
+        n = Counter(grams.values())
+        d = n[1] / (n[1] + 2 * n[2]) if n[1] and n[2] else 0.5
+        total = sum(same.values())
+        return max(same.get((*history, w), 0) - d, 0) / total + d * len(same) / total * lower
+
+    padded = [test[0]] * 2 + test
+    expected = [math.log(prob(tuple(padded[i : i + 3]), padded[i + 3])) for i in range(len(test) - 1)]
+    np.testing.assert_allclose(segment_logprobs(fit([np.array(p) for p in segments], V, 4), np.array(test)), expected, rtol=1e-12)

@@ -1,0 +1,287 @@
+"""What is trained in the quality benchmark: settings of Loam, and the trainers of others.
+
+Every contestant is a function of the corpus, the number of training tokens and a seed. It returns the nats of the validation text and every
+FLOP of training: those of the model as stages/lm/model/flops.py counts them (attention over the whole context), and those of the optimizer's
+matrix products.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stages.lm.data.phases import SequenceRange
+from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig
+from stages.lm.train.job import Machine, RankJob
+from stages.lm.train.training_settings import SequenceTraining
+from stages.text.tokens.kneser_ney import fit, segment_logprobs
+from tests.bench.quality.wikitext import CONTEXT, ROWS, VOCABULARY, Corpus
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+BATCH_TOKENS = 4096
+MODEL = ModelConfig(
+    vocab_size=VOCABULARY, num_hidden_layers=4, hidden_size=256, num_attention_heads=4, num_key_value_heads=4, intermediate_size=688,
+    max_position_embeddings=CONTEXT,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training: the corpus, its tokens and seed, a folder of its own, and settings that differ from the contestant's (dotted names)."""
+
+    corpus: Corpus
+    tokens: int
+    seed: int
+    folder: Path
+    changes: dict[str, Any]
+
+    @property
+    def steps(self) -> int:
+        """Steps of BATCH_TOKENS tokens."""
+        return self.tokens // BATCH_TOKENS
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training gave: nats of the validation text, FLOPs of model and optimizer, matmul parameters."""
+
+    nats: float
+    model_flops: float = 0.0
+    optimizer_flops: float = 0.0
+    matmul_parameters: int = 0
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A contestant, and what is to be known about it."""
+
+    run: Callable[[Trial], Trained]
+    about: str
+
+
+ADAMW = {"optimizer": {"name": "adamw"}, "learning_rate": 3e-3, "warmup_steps": 40, "min_lr_frac": 0.05, "schedule": {"name": "cosine"}}
+MUON = {
+    "optimizer": {"name": "muon", "newton_schulz_precision": "bf16"}, "learning_rate": 0.02, "warmup_steps": 40, "min_lr_frac": 0.05,
+    "schedule": {"name": "linear"},
+}  # fmt: skip
+
+
+def loam(settings: dict[str, Any]) -> Callable[[Trial], Trained]:
+    """A rank of Loam, in this process."""
+
+    def run(trial: Trial) -> Trained:
+        from stages.lm.measures.metrics import read_metrics
+        from stages.lm.ranks.events import event_path, open_events
+        from stages.lm.ranks.rank import work
+
+        job = job_of(trial, settings)
+        Path(job.scratch).mkdir(parents=True)
+        if work(job, open_events(Path(job.scratch), 0)):
+            raise SystemExit(event_path(Path(job.scratch), 0).read_text()[-2000:])
+        last = [line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if "validation_loss" in line][-1]
+        nats = last["validation_loss"] * (len(trial.corpus.validation) - 1)
+        tokens = job.steps * job.training.global_batch_size * CONTEXT
+        own = job.steps * muon_flops(job.model) if job.training.optimizer.name == "muon" else 0.0
+        return Trained(nats, tokens * flops.flops_per_token(job.model, CONTEXT), own, flops.matmul_parameters(job.model))
+
+    return run
+
+
+def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
+    """The job of one rank. `trial.changes` win over the settings; names that begin with model. change the shape."""
+    section: dict[str, Any] = json.loads(json.dumps({"global_batch_size": BATCH_TOKENS // CONTEXT, **settings}))
+    shape = MODEL.to_json()
+    for name, value in trial.changes.items():
+        target, keys = (shape, name.split(".")[1:]) if name.startswith("model.") else (section, name.split("."))
+        if "hidden_size" in keys and target is shape:
+            shape["head_dim"] = None
+        for key in keys[:-1]:
+            target = target.setdefault(key, {})
+        target[keys[-1]] = value
+    steps = trial.tokens // (section["global_batch_size"] * CONTEXT)
+    train, validation = trial.corpus.sequences("train", 0), trial.corpus.sequences("validation", 1)
+    sequences = len(np.load(validation.sequences)) - 1
+    training = SequenceTraining(
+        budget={"steps": steps}, eval_every_steps=0, checkpoint_every_steps=0, max_validation_sequences=sequences, precision="bf16",
+        update_ratio_every_steps=0, **section,
+    )  # fmt: skip
+    machine = Machine(ranks=1, device="cpu", micro_batch_size=section["global_batch_size"], eval_batch_size=16)
+    return RankJob(
+        model=ModelConfig(**shape), settings=training, train=train, machine=machine, seed=trial.seed, scratch=str(trial.folder / "scratch"),
+        out=str(trial.folder / "out"), ranges=(SequenceRange(0, len(np.load(train.sequences)) - 1, CONTEXT),), steps=steps,
+        validation=validation,
+    )  # fmt: skip
+
+
+def muon_flops(model: ModelConfig) -> float:
+    """FLOPs of the matrix products of one step of Muon: optimizer_muon.py."""
+    width, kv = model.hidden_size, model.num_key_value_heads * model.head_dim
+    heads = model.num_attention_heads * model.head_dim
+    shapes = [(width, heads), (width, heads), (width, kv), (width, kv), *[(width, model.intermediate_size)] * 3]
+    return model.num_hidden_layers * sum(newton_schulz_flops(*shape) for shape in shapes)
+
+
+def newton_schulz_flops(rows: int, columns: int, steps: int = 5) -> float:
+    """FLOPs of the products with the smaller Gram matrix."""
+    m, n = sorted((rows, columns))
+    return steps * (4 * m * m * n + 2 * m**3)
+
+
+def transformers(trial: Trial) -> Trained:
+    """A plain loop over transformers' Llama with AdamW, in autocast to bf16."""
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from tests.bench.train.sides import llama_config
+
+    torch.manual_seed(trial.seed)
+    config = llama_config()
+    config.vocab_size, config.num_hidden_layers, config.hidden_size = VOCABULARY, MODEL.num_hidden_layers, MODEL.hidden_size
+    model = LlamaForCausalLM(config).train()
+    rate, warmup = float(trial.changes.get("learning_rate", 3e-3)), 40
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+
+    def logits_of(tokens: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            found: Tensor = model(input_ids=tokens, use_cache=False).logits
+        return found.float()
+
+    for step, (tokens, labels) in enumerate(batches(trial)):
+        done = max(0.0, (step - warmup) / (trial.steps - warmup))
+        for group in optimizer.param_groups:
+            group["lr"] = rate * ((step + 1) / warmup if step < warmup else 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        torch.nn.functional.cross_entropy(logits_of(tokens).flatten(0, 1), labels.flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    tokens_seen = trial.steps * BATCH_TOKENS
+    return Trained(
+        nats_of(trial, model, logits_of), tokens_seen * flops.flops_per_token(MODEL, CONTEXT), 0.0, flops.matmul_parameters(MODEL)
+    )
+
+
+def nanochat(trial: Trial) -> Trained:
+    """nanochat's model, optimizer and schedules (scripts/base_train.py), with the depth, width and batch of this benchmark."""
+    import torch
+    from nanochat.gpt import GPT, GPTConfig
+
+    torch.manual_seed(trial.seed)
+    heads = MODEL.num_attention_heads
+    config = GPTConfig(
+        sequence_len=CONTEXT, vocab_size=VOCABULARY, n_layer=MODEL.num_hidden_layers, n_head=heads, n_kv_head=heads,
+        n_embd=MODEL.hidden_size, window_pattern="L",
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = GPT(config)
+    model.to_empty(device="cpu")
+    model.init_weights()
+    batch = (BATCH_TOKENS / 2**19) ** 0.5 if trial.changes.get("scaled_rates") else 1.0
+    optimizer = model.setup_optimizer(
+        unembedding_lr=0.008 * batch, embedding_lr=0.3 * batch, scalar_lr=0.5 * batch, matrix_lr=0.02 * batch,
+        weight_decay=float(trial.changes.get("weight_decay", 0.0)),
+    )  # fmt: skip
+    forward = torch.compile(model, dynamic=False)
+    decay = [group.get("weight_decay", 0.0) for group in optimizer.param_groups]
+    for step, (tokens, labels) in enumerate(batches(trial)):
+        for group, own in zip(optimizer.param_groups, decay, strict=True):
+            group["lr"] = group["initial_lr"] * nanochat_rate(step, trial.steps)
+            if group["kind"] == "muon":
+                group["momentum"] = nanochat_momentum(step, trial.steps)
+                group["weight_decay"] = own * 0.5 * (1 + math.cos(math.pi * step / trial.steps))
+        forward(tokens, labels).backward()
+        optimizer.step()
+        forward.zero_grad(set_to_none=True)
+    matrices = [p for p in model.transformer.h.parameters() if p.ndim == 2]
+    own_flops = trial.steps * sum(newton_schulz_flops(*p.shape) for p in matrices)
+    model_flops = trial.steps * BATCH_TOKENS * model.estimate_flops()
+    return Trained(nats_of(trial, model, lambda tokens: forward(tokens).float()), model_flops, own_flops, model.num_matmul_params())
+
+
+def nanochat_rate(step: int, steps: int) -> float:
+    """get_lr_multiplier with its defaults: 40 steps of warm-up, 65 % of warm-down to 5 %."""
+    down = round(0.65 * steps)
+    if step < 40:
+        return (step + 1) / 40
+    left = min(1.0, (steps - step) / down)
+    return left + (1 - left) * 0.05
+
+
+def nanochat_momentum(step: int, steps: int) -> float:
+    """get_muon_momentum: to 0.97 in 400 steps, then to 0.90 with the warm-down."""
+    down = round(0.65 * steps)
+    if step < 400:
+        return 0.85 + step / 400 * 0.12
+    return 0.97 - 0.07 * max(0.0, (step - (steps - down)) / down)
+
+
+def kneser_ney(order: int) -> Callable[[Trial], Trained]:
+    """An n-gram model of the tokens that the others train on."""
+
+    def run(trial: Trial) -> Trained:
+        train = trial.corpus.train[: trial.tokens]
+        fitted = fit([train[start : start + CONTEXT] for start in range(0, len(train), CONTEXT)], VOCABULARY, order)
+        ids = trial.corpus.validation
+        windows = (ids[start : start + CONTEXT] for start in range(0, len(ids) - 1, CONTEXT - 1))
+        return Trained(-sum(float(segment_logprobs(fitted, window).sum()) for window in windows))
+
+    return run
+
+
+def batches(trial: Trial) -> Any:
+    """Yields tokens and labels of each step. A label of the last token of a window is the first of the next window."""
+    import torch
+
+    ids = trial.corpus.train
+    windows = np.random.default_rng(trial.seed).permutation((len(ids) - 1) // CONTEXT)
+    per_step = BATCH_TOKENS // CONTEXT
+    chosen = np.resize(windows, (trial.steps, per_step))
+    for row in chosen:
+        at = row[:, None] * CONTEXT + np.arange(CONTEXT)
+        yield torch.from_numpy(ids[at]), torch.from_numpy(ids[at + 1])
+
+
+def nats_of(trial: Trial, model: nn.Module, logits_of: Callable[[Tensor], Tensor]) -> float:
+    """The nats of the validation text."""
+    import torch
+
+    model.eval()
+    tokens, labels = (torch.from_numpy(array) for array in trial.corpus.validation_windows())
+    total = 0.0
+    with torch.no_grad():
+        for inputs, targets in zip(tokens.split(ROWS), labels.split(ROWS), strict=True):
+            total += float(torch.nn.functional.cross_entropy(logits_of(inputs).flatten(0, 1), targets.flatten(), reduction="sum"))
+    return total
+
+
+CONTESTANTS = {
+    "loam, AdamW": Contestant(loam(ADAMW), "AdamW as before: 3e-3, cosine to 5 %"),
+    "loam, Muon": Contestant(loam(MUON), "Muon for the matrices of blocks, AdamW for the rest; linear to 5 %"),
+    "nanochat": Contestant(nanochat, "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"),
+    "transformers": Contestant(transformers, "Llama, fused AdamW 3e-3, cosine to 5 %, autocast to bf16"),
+    "Kneser-Ney trigram": Contestant(kneser_ney(3), "interpolated, one discount per order"),
+    "Kneser-Ney 4-gram": Contestant(kneser_ney(4), "interpolated, one discount per order"),
+}
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """What a process of a contestant needs: one thread, and folders of its own for compiled code."""
+    return {
+        "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled"),
+        "NANOCHAT_DTYPE": "bfloat16", "NANOCHAT_BASE_DIR": str(folder), "PATH": os.environ["PATH"],
+    }  # fmt: skip
+
+
+def finished(trained: Trained, corpus: Corpus) -> dict[str, float]:
+    """The result of a trial as plain values."""
+    values = replace(trained).__dict__ | {"bits_per_byte": corpus.bits_per_byte(trained.nats)}
+    return {name: float(value) for name, value in values.items()}
