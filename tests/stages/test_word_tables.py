@@ -1,4 +1,4 @@
-"""Words counted by workers: the same for any number of workers, any room per table, and after a kill; masks choose documents."""
+"""Words counted by workers: the same for any number of workers and any room per table; masks choose documents."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A piece is some documents, joined as UTF-8, each followed by the byte END, which
 `stages/text/match/words.py` does not separate words at (letters, digits, `_`, marks, characters that are skipped there); nothing is folded.
 Guarantee: the array has every place where a word begins once, in the order of the bytes from there on. No occurrence crosses documents,
 because no query has END.
-Cost: six bytes of memory per byte of text while a piece is sorted; about 8 MB of text per second on one core. On disk the text and four
+Cost: six bytes of memory per byte of text while a piece is sorted; about 5 MB of text per second on one busy core (2026-11-23). On disk the text and four
 bytes per word, about 1.8 bytes per byte of English.
 Source: libdivsufsort (Yuta Mori) by pydivsufsort; OLMoTrace (Liu et al. 2025) and infini-gram (Liu et al. 2024) sort tokens instead. Bytes
 are sorted here because the tokens of words depend on the text around them, so that a search for tokens misses occurrences. Only places where
