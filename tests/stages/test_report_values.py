@@ -169,7 +169,7 @@ def test_where_and_with_what_it_was_trained(pipeline: dict[str, Artifact], tmp_p
     assert {k: v for k, v in seen.items() if k != "packages"} == {
         "processor": "fast, 8 cores, 3 GiB", "GPUs": "one, two", "ranks": "6", "Python": "3.12", "code": "0123456789ab with changes", "seed": "17",
     }  # fmt: skip
-    assert seen["packages"] == "a 1, p0 24, p1 22, p2 23, torch 2", "of all nodes, in order"
+    assert seen["packages"] == "a 1, p0 24, p1 25, p2 23, torch 2", "of all nodes, in order"
     del pipeline["pretrain"].manifest["imported"]
     seen = page(pipeline, tmp_path / "2", monkeypatch)["environment"]
     assert (seen["processor"], seen["GPUs"], seen["code"], seen["ranks"], seen["seed"]) == ("p, 2 cores, 16 GiB", "none", "abc", "2", "1")

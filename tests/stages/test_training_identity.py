@@ -18,6 +18,7 @@ from stages.queries.receipts import receipt_faults, windows_of
 from tests.stages.conftest import Chain
 
 ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet", "receipt.json"}
+OUTSIDE = ("metrics.", "text_samples.", "canaries.")
 IDENTITY = {"pretrained": ALWAYS | {"runs.json"}, "tuned": ALWAYS | {"sequence_spans", "decisions"}, "aligned": ALWAYS | {"sequence_spans"}}
 
 
@@ -30,7 +31,8 @@ def test_the_identity_names_what_decides_and_nothing_with_a_clock(chain: Chain, 
     artifact: Artifact = getattr(chain, name)
     assert set(artifact.manifest["identity"]) == IDENTITY[name]
     outside = {file["path"] for file in files_of(artifact) if file["path"].split("/")[0] not in IDENTITY[name]}
-    assert outside == {"metrics.jsonl", "metrics.parquet"} | ({"text_samples.parquet"} if name in ("pretrained", "tuned") else set())
+    samples = {"text_samples.parquet"} if name in ("pretrained", "tuned") else set()
+    assert outside == {"metrics.jsonl", "metrics.parquet"} | samples | ({"canaries.json"} if name in ("tuned", "aligned") else set())
 
 
 @pytest.mark.parametrize("name", IDENTITY)
@@ -41,9 +43,7 @@ def test_every_other_byte_of_a_model_is_another_digest(chain: Chain, name: str) 
     assert content_digest(files, identity) == artifact.manifest["digest"]
     for number, file in enumerate(files):
         other = [*files[:number], {**file, "sha256": "0" * 64}, *files[number + 1 :]]
-        assert (content_digest(other, identity) == artifact.manifest["digest"]) == file["path"].startswith(("metrics.", "text_samples.")), (
-            file["path"]
-        )
+        assert (content_digest(other, identity) == artifact.manifest["digest"]) == file["path"].startswith(OUTSIDE), file["path"]
     assert any(file["path"].endswith(".safetensors") for file in files)
 
 
