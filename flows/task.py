@@ -20,7 +20,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.progress import WATCHER, end_values, line_of
+from flows.progress import WATCHER, announced, line_of
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
@@ -53,10 +53,7 @@ def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bo
 )  # fmt: skip
 def node_task(node: str, perform: Callable[[Report], Result]) -> State[Result]:
     """Returns the result of `perform` (the node's work) in a Prefect state. An exception of `perform` fails the task."""
-    report = _forward(node)
-    report(Event("start", node, {}))
-    result = perform(report)
-    report(Event("end", node, end_values(result)))
+    result = announced(node, perform, _forward(node))
     if result.state == NodeState.CACHED:
         return Completed(name="Cached", data=result, message=result.artifact.path.name)
     create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Record counts of {node}")
