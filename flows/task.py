@@ -20,8 +20,8 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
+from flows.execute import NETWORK_ERRORS, RETRY_PAUSES_S, network_refused, next_attempt
 from flows.progress import WATCHER, announced, line_of
-from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
 from stages.core.run.runner import Event, Report, Result
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State, TaskRun
 
 PROGRESS_EVERY_S = 3.0
-NETWORK_ERRORS = (ConnectionError, TimeoutError)
-RETRY_PAUSES_S = [2, 10, 30]
 
 
 def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bool:
@@ -43,7 +41,7 @@ def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bo
     if not isinstance(error, NETWORK_ERRORS):
         return False
     pause = RETRY_PAUSES_S[min(task_run.run_count, len(RETRY_PAUSES_S)) - 1]
-    WATCHER.get()(Event("log", task_run.name, {"line": f"{error}; tries again in {pause} s"}))
+    WATCHER.get()(next_attempt(task_run.name, error, pause))
     return True
 
 
@@ -61,7 +59,7 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> State[Result]:
 
 
 def step(node: str, perform: Callable[[Report], Result]) -> Result:
-    """Runs one node as a task run of the current flow. An error of the node, other than a network error, is raised as it is.
+    """Runs one node as a task run of the current flow. An error of the node is raised as it is; a network error that remains is a StageError.
 
     Args:
         node: the name of the node.
@@ -69,16 +67,9 @@ def step(node: str, perform: Callable[[Report], Result]) -> Result:
 
     Returns:
         The result of the work.
-
-    Raises:
-        StageError: a network error remained after the last retry.
     """
-    try:
+    with network_refused(node):
         result: Result = node_task(node, perform, return_state=True).result()
-    except NETWORK_ERRORS as error:
-        what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
-        do = "Check the network and the host, then run the same command again; finished shards are kept."
-        raise StageError(what, where=where, do=do) from error
     return result
 
 

@@ -33,8 +33,8 @@ from flows.trials.seeded_runs import (
 from flows.trials.trial_record import read_kept, write_kept
 from stages.core.contract.errors import RecipeError
 from stages.core.store import manifest
-from stages.queries.matched_sides import VALIDATION, ProxyMetric, refuse_unmatched, value_of
-from stages.queries.paired_verdict import DecisionAnswer, PairedRuns, TwoWayDecision, decided
+from stages.queries.trials.matched_sides import VALIDATION, ProxyMetric, refuse_unmatched, value_of
+from stages.queries.trials.paired_verdict import DecisionAnswer, PairedRuns, TwoWayDecision, decided
 
 FOLDER = "decisions"
 

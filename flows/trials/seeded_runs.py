@@ -17,14 +17,12 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from flows.execute import run_nodes
+from flows.execute import perform_here, run_nodes
 from flows.opened_recipe import Session, refuse_damaged, refuse_missing
 from flows.pipeline import downstream
-from flows.progress import WATCHER, announced
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import READY
-from stages.core.run.runner import Report, Result
 from stages.queries.plan import Plan, Step, make_plan
 
 TRAINED = "pretrain"
@@ -137,7 +135,7 @@ def build_missing(session: Session, steps: Sequence[Step], label: str, settings:
     refuse_damaged(session, plan)
     if not plan.complete:
         asked = {"recipe": session.recipe.source, "until": steps[-1].node, "start": "", "set": shlex.join(settings), "force": ""}
-        run_nodes(session, steps, _perform, {"flow": "pretrain", **asked, "for": label})
+        run_nodes(session, steps, perform_here, {"flow": "pretrain", **asked, "for": label})
         plan = _planned(session, steps)
     return BuiltNodes(_ready(plan), _cpu_seconds() - before)
 
@@ -153,7 +151,3 @@ def _ready(plan: Plan) -> dict[str, Artifact]:
 def _cpu_seconds() -> float:
     """Returns the CPU seconds of this process so far, and of its child processes that ended."""
     return sum(os.times()[:4])
-
-
-def _perform(node: str, work: Callable[[Report], Result]) -> Result:
-    return announced(node, work, WATCHER.get())

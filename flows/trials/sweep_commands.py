@@ -128,7 +128,7 @@ def _train(request: SweepRequest, name: str, point: SweepPoint) -> None:
 
 def _answer(common: Common, record: SweepRecord) -> None:
     from flows.trials.sweep_record import checked_rows, sweep_folder, table_rows
-    from stages.queries.scaling_fit import at_limit
+    from stages.queries.trials.scaling_fit import at_limit
 
     folder = sweep_folder(common.folder(), record.name)
 

@@ -17,7 +17,7 @@ from flows.trials.trial_record import read_kept, write_kept
 from stages.core.contract.errors import RecipeError
 from stages.core.store import names
 from stages.core.store.files import write_durably
-from stages.queries.scaling_fit import Interval, MeasuredLoss, loss_chart
+from stages.queries.trials.scaling_fit import Interval, MeasuredLoss, loss_chart
 
 TableRow = dict[str, str | int | None]
 """A row of a printed table."""

@@ -27,8 +27,8 @@ from flows.trials.sweep_record import (
 from flows.trials.trial_cost import expected_seconds, total_seconds
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.store import manifest
-from stages.queries.planned_size import PlannedSize, planned_size
-from stages.queries.scaling_fit import MeasuredLoss, ScalingFit, fit_law, predicted, why_no_fit
+from stages.queries.trials.planned_size import PlannedSize, planned_size
+from stages.queries.trials.scaling_fit import MeasuredLoss, ScalingFit, fit_law, predicted, why_no_fit
 
 Train = Callable[[SweepPoint], None]
 """Runs a point up to the last node of the sweep."""

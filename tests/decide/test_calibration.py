@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flows.trials.decide import decide
-from stages.queries.paired_verdict import FEWEST_PAIRS, DecisionAnswer
+from stages.queries.trials.paired_verdict import FEWEST_PAIRS, DecisionAnswer
 from stages.text.basics.sequential_test import decisive_look
 from tests.decide import proxies
 

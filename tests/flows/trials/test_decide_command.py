@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from flows.cli import main
 from flows.opened_recipe import Session, open_session
 from flows.trials import decide as deciding
+from flows.trials import trial_cost
+from flows.trials.decision_cost import decision_cost
 from flows.trials.seeded_runs import BuiltNodes, FinishedRun, training_seed
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
-from stages.queries.matched_sides import metric_of
 from stages.queries.plan import Step
+from stages.queries.trials.matched_sides import metric_of
 from tests.conftest import answered
 
 BITS = metric_of("pretrain/validation_bits_per_byte")
@@ -180,3 +183,18 @@ def test_a_dry_run_shows_the_cost_and_runs_nothing(tmp_path: Path, machine: Mach
     assert "4 to 8, of two runs each" in said and "8 pairs decide a mean difference of 2.05 standard deviations" in said
     assert "parameters 1,311,872" in said and "no earlier build here to compare with" in said and not machine.asked
     assert not (tmp_path / "home" / "decisions").exists() and not (tmp_path / "home" / "runs").exists()
+
+
+def test_the_cost_counts_what_both_sides_share_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"crawl": 1000.0, "mix": 100.0, "pretrain": 10.0}
+
+    def guessed(home: Path, recipe: Any, steps: Sequence[Step], plan: Any) -> list[Any]:
+        return [SimpleNamespace(node=step.node, seconds=seconds.get(step.node, 0.0)) for step in steps]
+
+    monkeypatch.setattr(trial_cost, "estimate_nodes", guessed)
+    cost = decision_cost(*sides(tmp_path), BITS, 8)
+    assert (cost.seconds_once, cost.seconds_per_pair) == (1100.0, 20.0)
+    cost = decision_cost(*sides(tmp_path, "mix.seq_len=128"), BITS, 8)
+    assert (cost.seconds_once, cost.seconds_per_pair) == (1200.0, 20.0), "only the mixtures differ"
+    seconds["mix"] = None  # type: ignore[assignment]
+    assert decision_cost(*sides(tmp_path), BITS, 8).seconds_once is None

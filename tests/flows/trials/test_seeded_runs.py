@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.cli import main
 from flows.opened_recipe import Session, open_session
 from flows.trials import decide as deciding
 from flows.trials.seeded_runs import build_missing, finished_run, untrained_steps, with_training_seed
 from stages.core.contract.errors import RecipeError
 from stages.core.store.runs import read_run, run_ids
-from stages.queries.matched_sides import metric_of
-from tests.conftest import loam
+from stages.queries.trials.matched_sides import metric_of
+from tests.conftest import answered, loam
 from tests.decide.proxies import MODEL
 from tests.made.variants import Data
 
@@ -72,6 +73,22 @@ def test_the_seed_of_a_run_decides_the_training_alone(recipe: Path) -> None:
     assert [one.manifest["config"]["seed"] for one in trained] == [None, 4]
     set_by_user = opened(recipe, "pretrain.seed=4").plan("pretrain").steps[-1].artifact
     assert set_by_user is not None and set_by_user.path == trained[1].path, "`loam run --set pretrain.seed=4` is the same run"
+
+
+def test_a_sweep_uses_the_trainings_of_a_decision(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = recipe.parent / "home"
+    deciding.decide(opened(recipe), opened(recipe, "pretrain.learning_rate=0.000001"), BITS, 1, lambda line: None)
+    before = set(run_ids(home))
+    rates = "pretrain.learning_rate=[0.01, 0.000001, 0.02]"
+    assert main(["sweep", str(recipe), "--over", rates, "--json", "--home", str(home)]) == 0
+    printed = capsys.readouterr()
+    found = answered(printed.out, "sweep")
+    assert [one["seed"] for one in found["trainings"]] == [3, 3, 3] and "3 trainings, 2 cached" in printed.err
+    (new,) = set(run_ids(home)) - before
+    record = read_run(home, new)
+    assert [line["node"] for line in record["nodes"] if line["state"] == "built"] == ["pretrain"]
+    assert record["command"]["for"] == f"sweep {found['name']}" and record["command"]["set"] == "pretrain.learning_rate=0.02"
+    assert "pretrain           built" in printed.err and found["trainings"][2]["artifact"].startswith("pretrain/")
 
 
 def test_sides_with_other_held_out_documents_are_refused_before_training(recipe: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stages.queries.matched_sides import ProxyMetric, proxy_note
+from stages.queries.trials.matched_sides import ProxyMetric, proxy_note
 from stages.text.basics.sequential_test import ALPHA, boundary, decisive_look
 
 SEED_DECIDES = (

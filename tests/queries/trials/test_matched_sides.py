@@ -18,7 +18,7 @@ from flows.pipeline import config_classes
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe, load_recipe
-from stages.queries.matched_sides import load_of, metric_of, refuse_unmatched, value_of
+from stages.queries.trials.matched_sides import load_of, metric_of, refuse_unmatched, value_of
 
 PRETRAIN, WHOLE = metric_of("pretrain/validation_bits_per_byte"), metric_of("evaluate@base/validation/bits_per_byte")
 FIXED = metric_of("evaluate@base/docs/nll")

@@ -8,7 +8,7 @@ from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import load_recipe
 from stages.queries.plan import Plan
-from stages.queries.planned_size import PlannedSize, planned_size
+from stages.queries.trials.planned_size import PlannedSize, planned_size
 
 PARAMETERS = 4096 * 128 + 4 * (128 * (2 * 128 + 2 * 64) + 3 * 128 * 384) + 9 * 128
 PER_TOKEN = 6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * 256
