@@ -8,16 +8,17 @@ If a full disk prevents this, the run counts as killed, and the next update of t
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flows.opened_recipe import Session, refuse_unbuilt
 from flows.pipeline import pipeline, stage_of
-from flows.progress import recorded
+from flows.progress import WATCHER, announced, recorded
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.contract.secrets import redact, redacted
@@ -27,13 +28,16 @@ from stages.core.replays.blame_node import blame_node
 from stages.core.run import openlineage
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.run_log import Write, log_path, run_log
-from stages.core.run.runner import Report, Result, run_node
+from stages.core.run.runner import Event, Report, Result, run_node
 from stages.core.store import manifest, names, runs
 from stages.core.tables.training_tables import Blame
 from stages.queries.plan import Step
 from stages.queries.tracing.trace import urls_of
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
+NETWORK_ERRORS = (ConnectionError, TimeoutError)
+RETRY_PAUSES_S = [2, 10, 30]
+"""Seconds before each further attempt of a node that a network error stopped."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,41 @@ def run_nodes(
         database.update(home)
         running.tell.run(RunState.DONE)
         return run_id
+
+
+def perform_here(node: str, work: Callable[[Report], Result]) -> Result:
+    """Returns the result of a node's work, and shows it while it runs: the `Perform` of runs without Prefect.
+
+    A network error is tried again as often as Prefect's task does; one that remains is a StageError.
+    """
+    for pause in RETRY_PAUSES_S:
+        try:
+            return announced(node, work, WATCHER.get())
+        except NETWORK_ERRORS as error:
+            WATCHER.get()(next_attempt(node, error, pause))
+            time.sleep(pause)
+    with network_refused(node):
+        return announced(node, work, WATCHER.get())
+
+
+def next_attempt(node: str, error: object, pause: int) -> Event:
+    """Returns the event of a network error after which a node is tried again in `pause` seconds."""
+    return Event("log", node, {"line": f"{error}; tries again in {pause} s"})
+
+
+@contextmanager
+def network_refused(node: str) -> Iterator[None]:
+    """Turns the network error of a node's last attempt, inside the block, into one that says what to do.
+
+    Raises:
+        StageError: There was one.
+    """
+    try:
+        yield
+    except NETWORK_ERRORS as error:
+        what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
+        do = "Check the network and the host, then run the same command again; finished shards are kept."
+        raise StageError(what, where=where, do=do) from error
 
 
 def run_one(session: Session, node: str, perform: Perform, command: Mapping[str, str | bool], force: bool) -> str:

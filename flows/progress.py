@@ -62,6 +62,16 @@ def recorded(write: Callable[[str, str], None]) -> Iterator[None]:
         WATCHER.reset(token)
 
 
+def announced(node: str, work: Callable[[Report], Result], report: Report) -> Result:
+    """Returns the result of a node's work, which gets `report`. Reports its start and its end."""
+    from stages.core.run.runner import Event
+
+    report(Event("start", node, {}))
+    result = work(report)
+    report(Event("end", node, end_values(result)))
+    return result
+
+
 def line_of(event: Event) -> str:
     """Returns one event as a line of text; empty for events that have no line."""
     values = event.values

@@ -20,8 +20,8 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.progress import WATCHER, end_values, line_of
-from stages.core.contract.errors import StageError
+from flows.execute import NETWORK_ERRORS, RETRY_PAUSES_S, network_refused, next_attempt
+from flows.progress import WATCHER, announced, line_of
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
 from stages.core.run.runner import Event, Report, Result
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State, TaskRun
 
 PROGRESS_EVERY_S = 3.0
-NETWORK_ERRORS = (ConnectionError, TimeoutError)
-RETRY_PAUSES_S = [2, 10, 30]
 
 
 def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bool:
@@ -43,7 +41,7 @@ def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bo
     if not isinstance(error, NETWORK_ERRORS):
         return False
     pause = RETRY_PAUSES_S[min(task_run.run_count, len(RETRY_PAUSES_S)) - 1]
-    WATCHER.get()(Event("log", task_run.name, {"line": f"{error}; tries again in {pause} s"}))
+    WATCHER.get()(next_attempt(task_run.name, error, pause))
     return True
 
 
@@ -53,10 +51,7 @@ def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bo
 )  # fmt: skip
 def node_task(node: str, perform: Callable[[Report], Result]) -> State[Result]:
     """Returns the result of `perform` (the node's work) in a Prefect state. An exception of `perform` fails the task."""
-    report = _forward(node)
-    report(Event("start", node, {}))
-    result = perform(report)
-    report(Event("end", node, end_values(result)))
+    result = announced(node, perform, _forward(node))
     if result.state == NodeState.CACHED:
         return Completed(name="Cached", data=result, message=result.artifact.path.name)
     create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Record counts of {node}")
@@ -64,7 +59,7 @@ def node_task(node: str, perform: Callable[[Report], Result]) -> State[Result]:
 
 
 def step(node: str, perform: Callable[[Report], Result]) -> Result:
-    """Runs one node as a task run of the current flow. An error of the node, other than a network error, is raised as it is.
+    """Runs one node as a task run of the current flow. An error of the node is raised as it is; a network error that remains is a StageError.
 
     Args:
         node: the name of the node.
@@ -72,16 +67,9 @@ def step(node: str, perform: Callable[[Report], Result]) -> Result:
 
     Returns:
         The result of the work.
-
-    Raises:
-        StageError: a network error remained after the last retry.
     """
-    try:
+    with network_refused(node):
         result: Result = node_task(node, perform, return_state=True).result()
-    except NETWORK_ERRORS as error:
-        what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
-        do = "Check the network and the host, then run the same command again; finished shards are kept."
-        raise StageError(what, where=where, do=do) from error
     return result
 
 

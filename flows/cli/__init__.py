@@ -31,8 +31,7 @@ from flows.cli import (
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
-from flows.sweeps import sweep_commands
-from flows.trials import decide_command
+from flows.trials import decide_command, sweep_commands
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
 from stages.core.contract.secrets import redact
 

@@ -79,13 +79,10 @@ def run(
         cached = sum(step.state == NodeState.CACHED for step in plan.steps)
         off = f", off: {', '.join(plan.off)}" if plan.off else ""
         say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-        with termination_raised():
-            start_prefect(session.home)
+        with _prefect(session.home):
             from flows.pretrain_flow import pretrain
-            from flows.progress import watching
 
-            with watching():
-                run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
+            run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
     answer_run(common, session.home, run_id)
     return 0
 
@@ -249,13 +246,10 @@ def stage(
     refuse_unbuilt(session, [node])
     if blame is not None:
         return _blame(session, node, blame, common)
-    with termination_raised():
-        start_prefect(session.home)
+    with _prefect(session.home):
         from flows import stage_flow
-        from flows.progress import watching
 
-        with watching():
-            run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
+        run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
     answer_run(common, session.home, run_id)
     return 0
 
@@ -299,6 +293,17 @@ def termination_raised() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _prefect(home: Path) -> Iterator[None]:
+    """Starts a Prefect server, and shows the nodes of a flow that runs inside the block. The flow is imported there, after the start."""
+    from flows.progress import watching
+
+    with termination_raised():
+        start_prefect(home)
+        with watching():
+            yield
 
 
 def start_prefect(home: Path) -> None:

@@ -1,1 +1,1 @@
-"""Runs of one recipe with other settings or seeds, whose results are compared."""
+"""Commands that train a recipe several times, with other settings or seeds, and compare the models: `loam sweep` and `loam decide`."""

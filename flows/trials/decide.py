@@ -1,32 +1,59 @@
-"""Decides between two recipes by pairs of runs: both sides of a pair share the seed, and a sequential test looks at the differences.
+"""Decides between two recipes by pairs of runs, and a sequential test looks at the differences.
+
+Paired means: both sides of a pair train with one seed, so they share the order of the sequences and the initial weights, as far as their
+data and shapes are the same. The data of a side are those of its recipe's seed, in every pair.
 
 Guarantee: a decision that was stopped goes on with the same runs, because finished ones are cached by key, and may get more pairs later.
 `<home>/decisions/<id>.json` is replaced after every pair; the id follows from both recipes and the metric.
-Cost: two runs per pair from mix on; the nodes before mix once per side.
+Cost: two trainings per pair, with the nodes after them; everything before once per side, and once for both where it has one key.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from flows.opened_recipe import Session
-from flows.trials.repeated_runs import SEEDED_FROM, built, cpu_seconds, data_steps, with_seed
-from stages.core.contract.declaration import Artifact
+from flows.trials.seeded_runs import (
+    SEED,
+    TRAINED,
+    FinishedRun,
+    build_missing,
+    deciding_content,
+    digest_of,
+    finished_run,
+    training_seed,
+    trains,
+    untrained_steps,
+    with_training_seed,
+)
+from flows.trials.trial_record import read_kept, write_kept
 from stages.core.contract.errors import RecipeError
-from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.store import manifest
-from stages.core.store.files import write_durably
-from stages.queries.matched_sides import PRETRAIN, VALIDATION, ProxyMetric, refuse_unmatched, value_of
-from stages.queries.paired_verdict import DecisionAnswer, PairedRuns, TwoWayDecision, decided
+from stages.queries.trials.matched_sides import VALIDATION, ProxyMetric, refuse_unmatched, value_of
+from stages.queries.trials.paired_verdict import DecisionAnswer, PairedRuns, TwoWayDecision, decided
 
 FOLDER = "decisions"
+
+
+@dataclass(frozen=True)
+class DecidedSide:
+    """A side of a decision: where its recipe was read, and the recipe with every default."""
+
+    source: str
+    resolved: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class DecisionRecord:
+    """What a home keeps of a decision: both sides, and what was found."""
+
+    a: DecidedSide
+    b: DecidedSide
+    found: TwoWayDecision
 
 
 def refuse_unfit(a: Session, b: Session, metric: ProxyMetric) -> None:
@@ -35,18 +62,17 @@ def refuse_unfit(a: Session, b: Session, metric: ProxyMetric) -> None:
     Raises:
         RecipeError: They are the same, have two seeds, train no model, or have no benchmarks for the metric.
     """
-    if a.recipe.seed != b.recipe.seed:
-        what = f"A has seed {a.recipe.seed}, B has seed {b.recipe.seed}, but the runs of a pair share one."
-        raise RecipeError(what, where=f"{a.recipe.source}, {b.recipe.source}: seed", do="Give both recipes the same seed.")
-    if _content(a) == _content(b):
+    if deciding_content(a) == deciding_content(b):
         raise RecipeError("A and B are the same recipe.", where=a.recipe.source, do="Change a value with --a or --b.")
     for side, session in (("A", a), ("B", b)):
-        nodes = [step.node for step in session.steps(metric.node)]
-        if PRETRAIN not in nodes or PRETRAIN in session.imported:
-            raise RecipeError(f"{side} trains no model.", where=f"{session.recipe.source}: {PRETRAIN}", do="Let the recipe train one.")
-        if metric.task != VALIDATION and "benchmarks" not in nodes:
+        if not trains(session, metric.node):
+            raise RecipeError(f"{side} trains no model.", where=f"{session.recipe.source}: {TRAINED}", do="Let the recipe train one.")
+        if metric.task != VALIDATION and "benchmarks" not in {step.node for step in session.steps(metric.node)}:
             what, where = f"{side} has no benchmarks, but the metric is {metric}.", f"{session.recipe.source}: benchmarks"
             raise RecipeError(what, where=where, do="Give both sides the same benchmarks.files.")
+    if (seeds := (training_seed(a), training_seed(b)))[0] != seeds[1]:
+        what = f"A trains with seed {seeds[0]}, B with seed {seeds[1]}, but the runs of a pair share one."
+        raise RecipeError(what, where=f"{a.recipe.source}, {b.recipe.source}: {SEED}", do=f"Give both the same seed or {SEED}.")
 
 
 def decide(a: Session, b: Session, metric: ProxyMetric, most_pairs: int, say: Callable[[str], None]) -> TwoWayDecision:
@@ -64,21 +90,17 @@ def decide(a: Session, b: Session, metric: ProxyMetric, most_pairs: int, say: Ca
     """
     refuse_unfit(a, b, metric)
     decision = decision_id(a, b, metric)
-    sides, earlier = (a, b), _recorded(a.home, decision)
-    start = cpu_seconds()
-    data = [built(side, data_steps(side, metric.node), f"decision {decision}") for side in sides]
-    spent = cpu_seconds() - start
-    pairs: list[PairedRuns] = []
+    label = f"decision {decision}"
+    earlier = {pair.artifacts: pair.cpu_seconds for pair in _recorded(a.home, decision)}
+    before = [build_missing(side, untrained_steps(side, metric.node), label) for side in (a, b)]
+    refuse_unmatched(metric, (a.recipe, before[0].artifacts), (b.recipe, before[1].artifacts))
+    spent, pairs = sum(built.cpu_seconds for built in before), list[PairedRuns]()
     for number in range(most_pairs):
-        seed = a.recipe.seed + number
-        runs = [with_seed(side, metric.node, made, seed) for side, made in zip(sides, data, strict=True)]
-        start = cpu_seconds()
-        of_a, of_b = _run_pair(runs, metric, f"decision {decision}, pair {number + 1}")
-        pair = _measured(metric, seed, of_a, of_b)
-        pairs.append(replace(pair, cpu_seconds=max(cpu_seconds() - start, earlier.get(pair.artifacts, 0.0))))
-        parameters = int(_figure(of_a, "parameters")), int(_figure(of_b, "parameters"))
-        found = decided(decision, metric, pairs, most_pairs, parameters, spent)
-        _record(a, b, found)
+        of_a, of_b = (_run(side, metric, number, label) for side in (a, b))
+        pair = _measured(metric, training_seed(with_training_seed(a, number)), of_a, of_b)
+        pairs.append(replace(pair, cpu_seconds=max(pair.cpu_seconds, earlier.get(pair.artifacts, 0.0))))
+        found = decided(decision, metric, pairs, most_pairs, (of_a.parameters, of_b.parameters), spent)
+        write_kept(a.home, record_path(a.home, decision), DecisionRecord(_side(a), _side(b), found))
         say(_line(number + 1, pairs[-1], found))
         if found.answer != DecisionAnswer.UNDECIDED:
             break
@@ -87,8 +109,7 @@ def decide(a: Session, b: Session, metric: ProxyMetric, most_pairs: int, say: Ca
 
 def decision_id(a: Session, b: Session, metric: ProxyMetric) -> str:
     """Returns the id of a decision: the first 12 hex digits of a sha256 over both recipes without runtime and names, and the metric."""
-    content = json.dumps([_content(a), _content(b), str(metric)], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:12]
+    return digest_of([deciding_content(a), deciding_content(b), str(metric)])
 
 
 def record_path(home: Path, decision: str) -> Path:
@@ -96,35 +117,25 @@ def record_path(home: Path, decision: str) -> Path:
     return home / FOLDER / f"{decision}.json"
 
 
-def _run_pair(runs: list[Session], metric: ProxyMetric, label: str) -> list[dict[str, Artifact]]:
-    """Returns the artifacts of both sides. Compares what they will read and be measured on before any model is trained."""
-    steps = [run.steps(metric.node) for run in runs]
-    mixed = [
-        built(run, [step for step in of_run if step.node == SEEDED_FROM or step.node in run.imported], label)
-        for run, of_run in zip(runs, steps, strict=True)
-    ]
-    refuse_unmatched(metric, (runs[0].recipe, mixed[0]), (runs[1].recipe, mixed[1]))
-    return [built(run, of_run, label) for run, of_run in zip(runs, steps, strict=True)]
+def _run(side: Session, metric: ProxyMetric, number: int, label: str) -> FinishedRun:
+    """Returns the run of one side in the pair with a number, from 0."""
+    run = with_training_seed(side, number)
+    settings = (f"{SEED}={training_seed(run)}",) if number else ()
+    return finished_run(run, metric.node, lambda: build_missing(run, run.steps(metric.node), label, settings))
 
 
-def _measured(metric: ProxyMetric, seed: int, a: Mapping[str, Artifact], b: Mapping[str, Artifact]) -> PairedRuns:
-    """Returns a pair of finished runs, without its CPU seconds.
+def _measured(metric: ProxyMetric, seed: int, a: FinishedRun, b: FinishedRun) -> PairedRuns:
+    """Returns a pair of finished runs.
 
     Raises:
         RecipeError: Both sides are one artifact.
     """
-    ids = manifest.artifact_id(a[metric.node]), manifest.artifact_id(b[metric.node])
+    ids = manifest.artifact_id(a.artifacts[metric.node]), manifest.artifact_id(b.artifacts[metric.node])
     if ids[0] == ids[1]:
         what = f"A and B make the same artifact ({ids[0]}): what differs does not reach {metric.node}."
         raise RecipeError(what, where=metric.node, do="Compare settings that change the model.")
-    tokens, flops = (sum(_figure(side, name) for side in (a, b)) for name in ("tokens", "flops"))
-    return PairedRuns(seed, value_of(metric, a), value_of(metric, b), ids, int(tokens), flops, 0.0)
-
-
-def _figure(artifacts: Mapping[str, Artifact], name: str) -> float:
-    value = artifacts[PRETRAIN].summary[name]
-    assert isinstance(value, int | float), name
-    return value
+    values = value_of(metric, a.artifacts), value_of(metric, b.artifacts)
+    return PairedRuns(seed, *values, ids, a.tokens + b.tokens, a.flops + b.flops, a.cpu_seconds + b.cpu_seconds)
 
 
 def _line(number: int, pair: PairedRuns, found: TwoWayDecision) -> str:
@@ -132,21 +143,11 @@ def _line(number: int, pair: PairedRuns, found: TwoWayDecision) -> str:
     return f"pair {number} of at most {found.most_pairs} (seed {pair.seed}): {values}; e-value {found.e_value:.3g} of {1 / found.alpha:.0f}"
 
 
-def _content(session: Session) -> dict[str, JsonValue]:
-    """Returns what decides the artifacts of a recipe."""
-    return {name: value for name, value in session.recipe.resolved().items() if name not in ("name", "description", "runtime")}
+def _side(session: Session) -> DecidedSide:
+    return DecidedSide(session.recipe.source, session.recipe.resolved())
 
 
-def _record(a: Session, b: Session, found: TwoWayDecision) -> None:
-    path = record_path(a.home, found.decision)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    recipes = {side: {"source": session.recipe.source, "resolved": session.recipe.resolved()} for side, session in (("a", a), ("b", b))}
-    write_durably(path, json.dumps(recipes | asdict(found), indent=1) + "\n")
-
-
-def _recorded(home: Path, decision: str) -> dict[tuple[str, ...], float]:
-    """Returns the artifacts of a pair -> its CPU seconds, of the record of a decision; nothing if there is no record that can be read."""
-    with suppress(OSError, BadJsonError, KeyError, TypeError, ValueError):
-        pairs = read_object(record_path(home, decision))["pairs"]
-        return {tuple(pair["artifacts"]): float(pair["cpu_seconds"]) for pair in pairs}
-    return {}
+def _recorded(home: Path, decision: str) -> tuple[PairedRuns, ...]:
+    """Returns the pairs of the record of a decision; none without a record. A record that cannot be read is a StageError."""
+    path = record_path(home, decision)
+    return read_kept(DecisionRecord, path).found.pairs if path.exists() else ()

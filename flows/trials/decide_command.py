@@ -17,8 +17,8 @@ from flows.progress import duration_text
 
 if TYPE_CHECKING:
     from flows.opened_recipe import Session
-    from stages.queries.matched_sides import ProxyMetric
-    from stages.queries.paired_verdict import TwoWayDecision
+    from stages.queries.trials.matched_sides import ProxyMetric
+    from stages.queries.trials.paired_verdict import TwoWayDecision
 
 METRIC = "pretrain/validation_bits_per_byte"
 PAIRS = 12
@@ -63,7 +63,7 @@ def decide(
     from flows.opened_recipe import open_session
     from flows.progress import watching
     from flows.trials import decide as deciding
-    from stages.queries.matched_sides import metric_of
+    from stages.queries.trials.matched_sides import metric_of
 
     compared = metric_of(metric)
     of_a = open_session(recipe, (*changes.settings, *changes.a), common.home)

@@ -5,17 +5,17 @@ Guarantee: read-only. Times come from earlier builds on this machine; without on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flows.opened_recipe import Session, refuse_missing
-from flows.trials.repeated_runs import data_steps
+from flows.trials.seeded_runs import untrained_steps
+from flows.trials.trial_cost import expected_seconds, total_seconds
 from stages.core.contract.declaration import seconds_of
 from stages.core.contract.states import NodeState
-from stages.queries.estimate import estimate_nodes
-from stages.queries.matched_sides import ProxyMetric
-from stages.queries.paired_verdict import FEWEST_PAIRS, detectable_effect
 from stages.queries.plan import Planned, training_size
+from stages.queries.trials.matched_sides import ProxyMetric
+from stages.queries.trials.paired_verdict import FEWEST_PAIRS, detectable_effect
 
 SIZES = ("parameters", "pretraining tokens", "pretraining FLOPs")
 
@@ -28,7 +28,7 @@ class DecisionCost:
         effect: Mean difference that the most pairs decide, in standard deviations of the pairs.
         a: Size of one training of A, as text; what is not known yet is left out.
         b: The same of B.
-        seconds_once: Seconds of the nodes that are built once per side, as far as they are missing; None without an estimate.
+        seconds_once: Seconds of the nodes that all pairs share, as far as they are missing; None without an estimate.
         seconds_per_pair: Seconds of the two runs of a pair; None without an estimate. Runs that are cached count too.
     """
 
@@ -44,26 +44,20 @@ class DecisionCost:
 
 def decision_cost(a: Session, b: Session, metric: ProxyMetric, most_pairs: int) -> DecisionCost:
     """Returns the cost of a decision. What a plan finds missing is an error. most_pairs: at least FEWEST_PAIRS."""
-    sizes, once, per_pair = [], list[float | None](), list[float | None]()
+    sizes, seen, once, per_pair = [], set[str](), list[float | None](), list[float | None]()
     for session in (a, b):
-        plan, steps = session.plan(metric.node), session.steps(metric.node)
+        plan = session.plan(metric.node)
         refuse_missing(session, plan)
-        data = {step.node for step in data_steps(session, metric.node)}
-        times = {estimate.node: estimate.seconds for estimate in estimate_nodes(session.home, session.recipe, steps, plan)}
+        shared = {step.node for step in untrained_steps(session, metric.node)}
+        times = expected_seconds(session, metric.node, plan, seen)
         sizes.append({what: value for what, value in training_size(session.recipe, plan) if what in SIZES})
-        once += [times[node] for node in times if node in data]
-        per_pair += [times.get(step.node, _taken(step)) for step in plan.steps if step.node not in data]
+        once += [times[node] for node in times if node in shared]
+        per_pair += [times.get(step.node, _taken(step)) for step in plan.steps if step.node not in shared]
     effect = detectable_effect(most_pairs)
     assert effect is not None, "most_pairs is at least FEWEST_PAIRS"
-    return DecisionCost(str(metric), FEWEST_PAIRS, most_pairs, effect, sizes[0], sizes[1], _total(once), _total(per_pair))
+    return DecisionCost(str(metric), FEWEST_PAIRS, most_pairs, effect, sizes[0], sizes[1], total_seconds(once), total_seconds(per_pair))
 
 
 def _taken(step: Planned) -> float | None:
     """Returns how long a node that is cached took; None for one that is imported or not built."""
     return seconds_of(step.artifact.manifest) if step.state == NodeState.CACHED and step.artifact else None
-
-
-def _total(seconds: Sequence[float | None]) -> float | None:
-    """Returns the sum; None if one of them is not known."""
-    known = [value for value in seconds if value is not None]
-    return sum(known) if len(known) == len(seconds) else None

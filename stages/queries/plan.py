@@ -26,7 +26,7 @@ from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 from stages.queries.imported import CHECKPOINTS
 from stages.queries.planned_mixture import mixture_table
-from stages.queries.planned_ranges import planned_ranges
+from stages.queries.planned_ranges import planned_training
 
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
@@ -293,8 +293,13 @@ def steps_before(files: Mapping[str, tuple[ExternalFile, ...]]) -> int:
     return step_of(files["continue_from"][0]) if "continue_from" in files else 0
 
 
+def built_mixture(plan: Plan) -> Artifact | None:
+    """Returns the artifact of mix in a plan; None if it is not built, or damaged."""
+    return next((step.artifact for step in plan.steps if step.node == "mix" and step.state != NodeState.DAMAGED), None)
+
+
 def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[str, str]]:
-    from stages.lm.data.phases import OrderError, phase_table, tokens_by_length
+    from stages.lm.data.phases import OrderError
     from stages.lm.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
@@ -302,13 +307,11 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     rows = []
     if pretrain.budget.epochs is None:
         before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
-        mixed = next((step.artifact for step in plan.steps if step.node == "mix" and step.state != NodeState.DAMAGED), None)
-        try:  # as if the steps before had the same batches and ranges
-            phases = phase_table(planned_ranges(recipe.sections.get("mix"), mixed), pretrain.batch_sizes)
+        try:
+            planned = planned_training(pretrain, recipe.sections.get("mix"), built_mixture(plan), before)
         except OrderError as error:
             return [("pretraining", f"will be refused: {error}")]
-        steps = pretrain.budget.in_steps(phases)
-        tokens = tokens_by_length(phases, before, steps)
+        steps, tokens = planned.steps, planned.tokens
         rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []
         if milestones := len(pretrain.milestones(steps, before)):
             size = milestones * flops.checkpoint_bytes(shape, _state_tensors(recipe))

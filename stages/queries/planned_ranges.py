@@ -8,16 +8,25 @@ Cost: reads one small file of a built mixture.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.declaration import Artifact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from stages.lm.data.phases import BatchSize, Phase, SequenceRange
+    from stages.lm.train.training_settings import TrainingSettings
 
 ENDLESS = 1 << 60
+
+
+@dataclass(frozen=True)
+class PlannedTraining:
+    """The steps of a training from its first step on, and its tokens by the length of their sequences, at most."""
+
+    steps: int
+    tokens: Mapping[int, int]
 
 
 def planned_ranges(mix: Any, built: Artifact | None = None) -> tuple[SequenceRange, ...]:
@@ -52,3 +61,19 @@ def announced_phases(mix: Any, sizes: Sequence[BatchSize], several: bool) -> tup
     from stages.lm.data.phases import phase_table, planned_phases
 
     return phase_table(planned_ranges(mix), sizes) if several else planned_phases(mix.seq_len, sizes)
+
+
+def planned_training(settings: TrainingSettings, mix: Any, built: Artifact | None, before: int = 0) -> PlannedTraining:
+    """Returns what a pretraining with a budget in steps or tokens reads. A range that is too short for a batch is an OrderError, a ValueError.
+
+    Args:
+        settings: The section of pretrain.
+        mix: See `planned_ranges`.
+        built: See `planned_ranges`.
+        before: Steps of the training that it continues, which count as if they had the same batches and ranges.
+    """
+    from stages.lm.data.phases import phase_table, tokens_by_length
+
+    phases = phase_table(planned_ranges(mix, built), settings.batch_sizes)
+    steps = settings.budget.in_steps(phases)
+    return PlannedTraining(steps, tokens_by_length(phases, before, steps))

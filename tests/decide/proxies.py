@@ -1,7 +1,8 @@
 """What the calibration of `loam decide` trains: a small model on essays, some of which are replaced by noise, scored on fixed essays.
 
-The sides import their documents, so that a run is tokens, mixture, training, export and scores. The nll of the ends of 100 essays that no
+The sides import their documents. The nll of the ends of 100 essays that no
 side has is the metric, because sides with other documents hold out other documents.
+Documents, tokenizer and mixture are made once per side; a run with another seed is training, export and scores.
 Cost: a run takes 10 to 20 s on an idle core, most of it the start of DeepSpeed and of the evaluation.
 """
 
@@ -16,9 +17,8 @@ from pathlib import Path
 import yaml
 
 from flows.opened_recipe import Session, open_session
-from flows.trials.repeated_runs import built, data_steps, with_seed
-from stages.core.contract.declaration import Artifact
-from stages.queries.matched_sides import metric_of, value_of
+from flows.trials.seeded_runs import build_missing, finished_run, training_seed, with_training_seed
+from stages.queries.trials.matched_sides import metric_of, value_of
 from tests.conftest import loam
 from tests.made.prose import essay
 
@@ -90,8 +90,7 @@ def session(folder: Path, share: float = 0) -> Session:
 
 
 def measured(side: Session, seed: int) -> float:
-    """What a run with this seed measures; cached if it was run before."""
-    data = built(side, data_steps(side, METRIC.node), "calibration")
-    run = with_seed(side, METRIC.node, data, seed)
-    made: dict[str, Artifact] = built(run, run.steps(METRIC.node), "calibration")
-    return value_of(METRIC, made)
+    """What a training with this seed measures, on the data of the recipe's seed; cached if it was run before."""
+    run = with_training_seed(side, seed - training_seed(side))
+    made = finished_run(run, METRIC.node, lambda: build_missing(run, run.steps(METRIC.node), "calibration"))
+    return value_of(METRIC, made.artifacts)

@@ -2,8 +2,9 @@
 
 LOAM_DECIDE_HOME names a folder that keeps the runs; a later call then only adds what is missing. LOAM_DECIDE_SCALE below 1 makes fewer and
 shorter trials, to try the suite itself; it then says nothing about the error.
-A recipe against itself: with one seed both sides would have the same bits, so the sides have different seeds. What remains is the variation
-between trainings, and an answer is false whatever it is.
+A recipe against itself: a pair shares one seed of the training, with which both sides would have the same bits. So in these trials the sides
+have different seeds (`pretrain.seed`) on the same data. What remains is the variation of order and initial weights, and an answer is false
+whatever it is. The variation of data between recipe seeds is not measured, because no pair has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flows.trials.decide import decide
-from stages.queries.paired_verdict import FEWEST_PAIRS, DecisionAnswer
+from stages.queries.trials.paired_verdict import FEWEST_PAIRS, DecisionAnswer
 from stages.text.basics.sequential_test import decisive_look
 from tests.decide import proxies
 

@@ -50,11 +50,20 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest
     assert not list((tmp_path / "home").glob("artifacts/*")) if (tmp_path / "home").exists() else True
 
 
-@pytest.mark.parametrize("words", [["stage", "dedup", "tiny"], ["run", "tiny"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stage", "dedup", "tiny"],
+        ["run", "tiny"],
+        ["decide", "tiny", "--b", "pretrain.learning_rate=0.003"],
+        ["sweep", "tiny", "--over", "pretrain.learning_rate=[0.003]"],
+    ],
+)
 def test_sigterm_has_an_exit_code_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    monkeypatch.setattr("flows.cli.run_commands.start_prefect", lambda home: os.kill(os.getpid(), signal.SIGTERM))
+    for place in ("flows.cli.run_commands.start_prefect", "flows.trials.seeded_runs.run_nodes"):
+        monkeypatch.setattr(place, lambda *given: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     assert main([*words, "--home", str(tmp_path / "home")]) == 75
     assert capsys.readouterr().err.endswith("loam: stopped by SIGTERM; run the same command again to go on\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import progress
+from flows import execute, progress
 from flows.cli import main
-from flows.execute import Perform, run_nodes
+from flows.execute import Perform, perform_here, run_nodes
 from flows.opened_recipe import Session
 from flows.progress import WATCHER, duration_text, watching
 from stages.core.contract.errors import LoamError, StageError
@@ -142,3 +142,30 @@ def test_the_command_line_prints_where_the_log_is(
 def test_durations_are_text_in_two_units() -> None:
     seconds = (0.04, 59.4, 59.6, 245, 3600, 7384, 190_000)
     assert [duration_text(s) for s in seconds] == ["0.0 s", "59.4 s", "1 min 0 s", "4 min 5 s", "1 h 0 min", "2 h 3 min", "2 d 4 h"]
+
+
+@pytest.mark.parametrize("times", [2, 9])
+def test_without_prefect_a_network_error_is_tried_again_too(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, lines, pauses = list[str](), list[str](), list[float]()
+
+    def broken(node: str, work: Callable[[Report], Result]) -> Result:
+        def attempt(report: Report) -> Result:
+            tries.append(node)
+            if len(tries) <= times:
+                raise ConnectionError("gone")
+            return work(report)
+
+        return perform_here(node, attempt)
+
+    monkeypatch.setattr(execute.time, "sleep", pauses.append)
+    token = WATCHER.set(lambda event: lines.append(event.values["line"]) if event.kind == "log" else None)
+    try:
+        if times == 2:
+            run(tmp_path, perform=broken)
+            assert tries == ["words"] * 3 + ["count"] and pauses[:2] == [2, 10] and lines[0] == "gone; tries again in 2 s"
+        else:
+            with pytest.raises(StageError, match="words could not read over the network, 4 times") as error:
+                run(tmp_path, perform=broken)
+            assert tries == ["words"] * 4 and "run the same command again" in error.value.do and "last answer: gone" in error.value.where
+    finally:
+        WATCHER.reset(token)

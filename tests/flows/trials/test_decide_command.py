@@ -1,10 +1,11 @@
-"""`loam decide`: what it runs, refuses, records and prints. The runs themselves are made up here; test_repeated_runs.py trains."""
+"""`loam decide`: what it runs, refuses, records and prints. The runs themselves are made up here; test_seeded_runs.py trains."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ import pytest
 from flows.cli import main
 from flows.opened_recipe import Session, open_session
 from flows.trials import decide as deciding
+from flows.trials import trial_cost
+from flows.trials.decision_cost import decision_cost
+from flows.trials.seeded_runs import BuiltNodes, FinishedRun, training_seed
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError
-from stages.queries.matched_sides import metric_of
+from stages.core.contract.errors import RecipeError, StageError
 from stages.queries.plan import Step
+from stages.queries.trials.matched_sides import metric_of
 from tests.conftest import answered
 
 BITS = metric_of("pretrain/validation_bits_per_byte")
@@ -27,15 +31,24 @@ class Machine:
     """Stands in for the runs: B's value is A's plus the difference of the pair."""
 
     def __init__(self, differences: Sequence[float]) -> None:
-        self.differences, self.asked, self.compared = differences, list[tuple[int, str]](), list[Any]()
+        self.differences, self.asked, self.compared = differences, list[tuple[Any, ...]](), list[Any]()
+        self.seconds = 1.0
 
-    def built(self, session: Session, steps: Sequence[Step], label: str) -> dict[str, Artifact]:
-        seed, pretrain = session.recipe.seed, session.recipe.sections["pretrain"]
-        side = "b" if pretrain.learning_rate == 0.003 else "a"  # type: ignore[attr-defined]
-        self.asked.append((seed, f"{side} {steps[-1].node}"))
+    def build(self, session: Session, steps: Sequence[Step], label: str, settings: Sequence[str] = ()) -> BuiltNodes:
+        self.asked.append((training_seed(session), f"{self.side(session)} {steps[-1].node}", *settings))
+        return BuiltNodes({}, 1.0)
+
+    def run(self, session: Session, until: str, build: Callable[[], object]) -> FinishedRun:
+        build()
+        seed, side = training_seed(session), self.side(session)
         value = 3.0 + (self.differences[seed - 1] if side == "b" else 0.0)
-        summary = {"validation_bits_per_byte": value, "tokens": 100, "flops": 1e6, "parameters": 1_300_000}
-        return {s.node: Artifact(session.home / "artifacts" / s.node / f"{side}{seed}", _manifest(summary, s.node)) for s in steps}
+        path = session.home / "artifacts" / until / f"{side}{seed}"
+        made = {until: Artifact(path, _manifest({"validation_bits_per_byte": value}, until))}
+        return FinishedRun(made, self.seconds, 1_300_000, 100, 1e6)
+
+    def side(self, session: Session) -> str:
+        pretrain: Any = session.recipe.sections["pretrain"]
+        return "b" if pretrain.learning_rate == 0.003 else "a"
 
     def refuse(self, metric: Any, a: Any, b: Any) -> None:
         self.compared.append((a[0].seed, b[0].seed))
@@ -51,10 +64,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def on_machine(monkeypatch: pytest.MonkeyPatch, differences: Sequence[float]) -> Machine:
-    made, clock = Machine(differences), iter(range(10**6))
-    monkeypatch.setattr(deciding, "built", made.built)
+    made = Machine(differences)
+    monkeypatch.setattr(deciding, "build_missing", made.build)
+    monkeypatch.setattr(deciding, "finished_run", made.run)
     monkeypatch.setattr(deciding, "refuse_unmatched", made.refuse)
-    monkeypatch.setattr(deciding, "cpu_seconds", lambda: 2.0 * next(clock))
     return made
 
 
@@ -65,27 +78,35 @@ def sides(home: Path, *settings: str) -> tuple[Session, Session]:
 def test_pairs_share_the_seed_until_the_answer_is_known(tmp_path: Path, machine: Machine) -> None:
     said: list[str] = []
     found = deciding.decide(*sides(tmp_path), BITS, 12, said.append)
-    assert found.answer == "A" and len(found.pairs) == 4 and machine.compared == [(seed, seed) for seed in (1, 2, 3, 4)]
-    assert machine.asked[:6] == [(1, "a encode"), (1, "b encode"), (1, "a mix"), (1, "b mix"), (1, "a pretrain"), (1, "b pretrain")]
-    assert [seed for seed, what in machine.asked if what == "a pretrain"] == [1, 2, 3, 4]
+    assert found.answer == "A" and len(found.pairs) == 4 and machine.compared == [(1, 1)], "the data are compared once, before any training"
+    assert machine.asked[:4] == [(1, "a mix"), (1, "b mix"), (1, "a pretrain"), (1, "b pretrain")]
+    assert machine.asked[4:6] == [(2, "a pretrain", "pretrain.seed=2"), (2, "b pretrain", "pretrain.seed=2")]
+    assert [one[0] for one in machine.asked if one[1] == "a pretrain"] == [1, 2, 3, 4]
     assert said[0].startswith("pair 1 of at most 12 (seed 1): A 3.0000, B 3.5000, B - A +0.5000; e-value 1 of 100") and len(said) == 4
-    assert found.tokens == 800 and found.flops == 8e6 and found.cpu_seconds == 2.0 * 5
+    assert found.tokens == 800 and found.flops == 8e6 and found.cpu_seconds == 10.0
 
 
-def test_the_record_is_written_after_every_pair_and_keeps_the_cost(
-    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_seed_of_the_training_itself_is_where_the_pairs_begin(tmp_path: Path, machine: Machine) -> None:
+    a, b = sides(tmp_path, "pretrain.seed=2", B)
+    assert "A trains with seed 1, B with seed 2, but the runs of a pair share one." in refused(a, b)
+    found = deciding.decide(sides(tmp_path, "pretrain.seed=2")[1], b, BITS, 2, lambda line: None)
+    assert [pair.seed for pair in found.pairs] == [2, 3] and [pair.difference for pair in found.pairs] == pytest.approx(APART[1:3])
+
+
+def test_the_record_is_written_after_every_pair_and_keeps_the_cost(tmp_path: Path, machine: Machine) -> None:
     a, b = sides(tmp_path)
     path, written = deciding.record_path(tmp_path, deciding.decision_id(a, b, BITS)), list[int]()
-    first = deciding.decide(a, b, BITS, 2, lambda line: written.append(len(json.loads(path.read_text())["pairs"])))
+    first = deciding.decide(a, b, BITS, 2, lambda line: written.append(len(json.loads(path.read_text())["found"]["pairs"])))
     assert written == [1, 2] and first.answer == "cannot be told at this budget" and path.parent.name == "decisions"
-    monkeypatch.setattr(deciding, "cpu_seconds", lambda: 0.0)  # every run is cached now
+    machine.seconds = 0.0  # every run is cached now
     more = deciding.decide(a, b, BITS, 3, lambda line: None)
     assert [pair.cpu_seconds for pair in more.pairs] == [2.0, 2.0, 0.0]
     record = json.loads(path.read_text())
-    assert record["answer"] == "cannot be told at this budget" and record["b"]["resolved"]["pretrain"]["learning_rate"] == 0.003
+    assert record["found"]["answer"] == "cannot be told at this budget" and record["b"]["resolved"]["pretrain"]["learning_rate"] == 0.003
     path.write_text("{")
-    assert deciding.decide(a, b, BITS, 1, lambda line: None).cpu_seconds == 0 and json.loads(path.read_text())["pairs"]
+    with pytest.raises(StageError, match="The record cannot be read: ") as error:
+        deciding.decide(a, b, BITS, 1, lambda line: None)
+    assert str(path) in str(error.value) and "Move it away" in str(error.value)
 
 
 def test_the_id_follows_from_what_decides(tmp_path: Path) -> None:
@@ -105,7 +126,7 @@ def refused(a: Session, b: Session, metric: str = "pretrain/validation_bits_per_
 def test_recipes_between_which_nothing_can_be_decided_are_refused(tmp_path: Path) -> None:
     a, b = sides(tmp_path)
     assert "A and B are the same recipe." in refused(a, open_session("tiny", ["runtime.workers=1"], str(tmp_path)))
-    assert "A has seed 1, B has seed 2, but the runs of a pair share one." in refused(a, sides(tmp_path, "seed=2")[1])
+    assert "A trains with seed 1, B with seed 2, but the runs of a pair share one." in refused(a, sides(tmp_path, "seed=2")[1])
     without = [
         open_session("tiny", [rate, "benchmarks=off", "conversations=off", "preferences=off"], str(tmp_path))
         for rate in (B, "pretrain.learning_rate=0.004")
@@ -162,3 +183,18 @@ def test_a_dry_run_shows_the_cost_and_runs_nothing(tmp_path: Path, machine: Mach
     assert "4 to 8, of two runs each" in said and "8 pairs decide a mean difference of 2.05 standard deviations" in said
     assert "parameters 1,311,872" in said and "no earlier build here to compare with" in said and not machine.asked
     assert not (tmp_path / "home" / "decisions").exists() and not (tmp_path / "home" / "runs").exists()
+
+
+def test_the_cost_counts_what_both_sides_share_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"crawl": 1000.0, "mix": 100.0, "pretrain": 10.0}
+
+    def guessed(home: Path, recipe: Any, steps: Sequence[Step], plan: Any) -> list[Any]:
+        return [SimpleNamespace(node=step.node, seconds=seconds.get(step.node, 0.0)) for step in steps]
+
+    monkeypatch.setattr(trial_cost, "estimate_nodes", guessed)
+    cost = decision_cost(*sides(tmp_path), BITS, 8)
+    assert (cost.seconds_once, cost.seconds_per_pair) == (1100.0, 20.0)
+    cost = decision_cost(*sides(tmp_path, "mix.seq_len=128"), BITS, 8)
+    assert (cost.seconds_once, cost.seconds_per_pair) == (1200.0, 20.0), "only the mixtures differ"
+    seconds["mix"] = None  # type: ignore[assignment]
+    assert decision_cost(*sides(tmp_path), BITS, 8).seconds_once is None

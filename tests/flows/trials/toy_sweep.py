@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.opened_recipe import Session
-from flows.sweeps.sweep_grid import SweepPoint, SweepRequest, parsed_hold_out, parsed_over, sweep_points
+from flows.trials.sweep_grid import SweepPoint, SweepRequest, parsed_hold_out, parsed_over, sweep_points
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.states import NodeState
 from stages.lm.model import flops

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from flows.sweeps import sweep_run
-from flows.sweeps.sweep_grid import SweepPoint
-from flows.sweeps.sweep_record import checked_rows, read_record, sweep_folder, table_rows
-from flows.sweeps.sweep_run import plan_sweep, run_sweep
+from flows.trials import trial_cost
+from flows.trials.sweep_grid import SweepPoint
+from flows.trials.sweep_record import checked_rows, read_record, sweep_folder, table_rows
+from flows.trials.sweep_run import plan_sweep, run_sweep
 from stages.core.contract.errors import RecipeError, StageError
-from tests.flows.sweeps.toy_sweep import HELD, law, made_points, train
+from tests.flows.trials.toy_sweep import HELD, law, made_points, train
 
 
 def test_a_sweep_is_trained_fitted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +141,7 @@ def test_a_training_without_a_validation_loss_is_refused(tmp_path: Path) -> None
 
 def test_a_run_that_leaves_no_checkpoint_is_told(tmp_path: Path) -> None:
     request, points = made_points(tmp_path / "home", ("pretrain.budget.steps=[5]",))
-    with pytest.raises(StageError, match="pretrain.budget.steps=5 has no checkpoint after its run"):
+    with pytest.raises(StageError, match="tiny with seed 1 has no pretrain after its run"):
         run_sweep("toy-1", request, points, lambda point: None)
 
 
@@ -155,7 +155,7 @@ def test_a_plan_has_sizes_and_counts_what_is_shared_once(tmp_path: Path, monkeyp
     def guessed(home: Path, recipe: Any, steps: Any, plan: Any) -> list[Guess]:
         return [Guess(step.node) for step in steps]
 
-    monkeypatch.setattr(sweep_run, "estimate_nodes", guessed)
+    monkeypatch.setattr(trial_cost, "estimate_nodes", guessed)
     planned = plan_sweep(request, points)
     assert [one.seconds for one in planned] == [1101.0, 101.0, 1.0, 1.0]
     assert [one.size.tokens for one in planned] == [5 * 8 * 128, 5 * 8 * 256, 50 * 8 * 128, 50 * 8 * 256]
@@ -168,7 +168,7 @@ def test_a_damaged_record_is_told(tmp_path: Path, content: str) -> None:
     folder = sweep_folder(tmp_path, "toy-1")
     folder.mkdir(parents=True)
     (folder / "sweep.json").write_text(content)
-    with pytest.raises(StageError, match="The record of a sweep cannot be read"):
+    with pytest.raises(StageError, match="The record cannot be read"):
         read_record(tmp_path, "toy-1")
 
 

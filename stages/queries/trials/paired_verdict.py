@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from stages.queries.matched_sides import ProxyMetric, proxy_note
+from stages.queries.trials.matched_sides import ProxyMetric, proxy_note
 from stages.text.basics.sequential_test import ALPHA, boundary, decisive_look
 
 SEED_DECIDES = (
-    "The seed of a pair decides the documents held out, the order of the sequences and the initial weights of both sides. The documents "
-    "themselves and the tokenizer are made once per side, with the recipe's seed."
+    "The seed of a pair (pretrain.seed) decides the order of the sequences and the initial weights of both sides. Documents, tokenizer and "
+    "mixture, with the documents held out, are those of the recipe's seed in every pair, so the error does not cover their variation."
 )
 FEWEST_PAIRS = next(pairs for pairs in range(2, 100) if boundary(pairs) is not None)
 """Pairs below which no verdict is possible."""
@@ -33,7 +33,7 @@ class PairedRuns:
     """One pair.
 
     Attributes:
-        seed: The seed of both runs.
+        seed: The seed of both trainings.
         a: What the first side measured.
         b: What the second side measured.
         artifacts: The artifacts that hold the two values.
@@ -75,7 +75,7 @@ class TwoWayDecision:
         parameters: Parameters of the models of A and of B.
         tokens: Trained tokens of all pairs.
         flops: Training FLOPs of all pairs.
-        cpu_seconds: CPU seconds of all pairs, and of the nodes before mix as far as this command built them.
+        cpu_seconds: CPU seconds of all pairs, and of the nodes before the training as far as this command built them.
         trust: How far the answer holds for larger models.
         seed_decides: What the seed of a pair changes.
         pairs: The pairs, in order.

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from stages.queries.matched_sides import metric_of, proxy_note
-from stages.queries.paired_verdict import FEWEST_PAIRS, DecisionAnswer, PairedRuns, TwoWayDecision, decided, detectable_effect
+from stages.queries.trials.matched_sides import metric_of, proxy_note
+from stages.queries.trials.paired_verdict import FEWEST_PAIRS, DecisionAnswer, PairedRuns, TwoWayDecision, decided, detectable_effect
 
 BITS = metric_of("pretrain/validation_bits_per_byte")
 ACCURACY = metric_of("evaluate@base/docs/acc")

@@ -18,7 +18,7 @@ from flows.pipeline import config_classes
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe, load_recipe
-from stages.queries.matched_sides import load_of, metric_of, refuse_unmatched, value_of
+from stages.queries.trials.matched_sides import load_of, metric_of, refuse_unmatched, value_of
 
 PRETRAIN, WHOLE = metric_of("pretrain/validation_bits_per_byte"), metric_of("evaluate@base/validation/bits_per_byte")
 FIXED = metric_of("evaluate@base/docs/nll")
@@ -60,6 +60,8 @@ def artifacts(
     (mix / "mix.json").write_text(
         json.dumps({
             "seq_len": 256, "ranges": [{"start_sequence": 0, "sequences": sequences, "seq_len": 256}],
+            "shares": [{"phase": 0, "source": "web", "bucket": "", "available_tokens": 25_600, "planned_tokens": 25_600, "train_tokens": 25_600,
+                        "epochs": epochs}],
             "sources": {"web": {"weight": 1.0, "available_tokens": 25_600, "train_tokens": 25_600, "epochs": epochs}},
             "train": part, "validation": {"documents": 2, "bytes": 13, **part},
         })
@@ -129,6 +131,33 @@ def test_a_load_counts_sequences_at_their_full_length(tmp_path: Path) -> None:
     assert load_of(recipe(), made).tokens == 300 * 8 * 256 and load_of(recipe(), made).repeats == 1.0
     in_epochs = load_of(recipe("pretrain.budget={epochs: 1.5}"), made)
     assert in_epochs.tokens == 225 * 8 * 256 and in_epochs.repeats == 0.75
+
+
+def several_ranges(folder: Path, *ranges: tuple[int, int, float, float]) -> dict[str, Artifact]:
+    """The artifacts of a mixture with ranges of (sequences, tokens per sequence, epochs of web, epochs of the best pages)."""
+    made, start = artifacts(folder), 0
+    path = made["mix"].path / "mix.json"
+    mix = json.loads(path.read_text())
+    (share,) = mix["shares"]
+    mix["ranges"], mix["shares"] = [], []
+    for number, (sequences, length, web, best) in enumerate(ranges):
+        mix["ranges"].append({"start_sequence": start, "sequences": sequences, "seq_len": length})
+        mix["shares"] += [share | {"phase": number, "bucket": name, "epochs": epochs} for name, epochs in (("", web), ("best", best))]
+        start += sequences
+    path.write_text(json.dumps(mix))
+    return made
+
+
+def test_a_load_follows_the_ranges_of_the_mixture(tmp_path: Path) -> None:
+    """300 steps of 8 sequences: 800 of the first range at 64 tokens, then 1,600 of the second, which has 400, at 256."""
+    made = several_ranges(tmp_path, (800, 64, 0.5, 1.0), (400, 256, 0.25, 0.0))
+    found = load_of(recipe(), made)
+    assert found.tokens == 800 * 64 + 1600 * 256 and found.repeats == 0.5 + 4 * 0.25
+    assert load_of(recipe("pretrain.budget.steps=50"), made).repeats == 0.5, "half of the first range: the best pages half, web a quarter"
+    assert load_of(recipe("pretrain.budget={epochs: 1}"), made).tokens == 800 * 64 + 400 * 256
+    with pytest.raises(RecipeError, match="Sequences to train on from number 800 on: 7, less than one global batch of 8") as error:
+        load_of(recipe(), several_ranges(tmp_path / "short", (800, 64, 1.0, 1.0), (7, 256, 1.0, 1.0)))
+    assert "pretrain" in error.value.where
 
 
 def test_the_value_of_a_training_is_in_its_summary(tmp_path: Path) -> None:

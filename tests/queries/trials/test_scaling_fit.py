@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from stages.core.contract.errors import RecipeError
-from stages.queries.scaling_fit import MeasuredLoss, at_limit, fit_law, predicted, why_no_fit
+from stages.queries.trials.scaling_fit import MeasuredLoss, at_limit, fit_law, predicted, why_no_fit
 
 LAW = {"E": 1.7, "A": 400.0, "alpha": 0.34, "B": 410.0, "beta": 0.28}
 GRID = [(n, d) for n in (10**6, 3 * 10**6, 10**7, 3 * 10**7) for d in (2 * 10**7, 10**8, 5 * 10**8)]

@@ -5,7 +5,6 @@ Guarantee: all points are checked before any work. A point is one recipe with ot
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -14,12 +13,10 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from flows.opened_recipe import Session, open_session
+from flows.trials.seeded_runs import SEED, TRAINED, deciding_content, digest_of, training_seed, trains, with_training_seed
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.printable import shown
 
-TRAINED = "pretrain"
-"""The node whose size and loss a sweep compares."""
-SEED = f"{TRAINED}.seed"
 MOST_POINTS = 1000
 EXAMPLE = "--over 'pretrain.model.depth=[2, 4, 6]'"
 
@@ -153,25 +150,18 @@ def _point(request: SweepRequest, values: Mapping[str, JsonValue], number: int, 
     """
     settings = (*request.settings, *(f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()))
     session = open_session(request.recipe, settings, request.home)
-    if TRAINED not in {step.node for step in session.steps(request.until)} or TRAINED in session.imported:
+    if not trains(session, request.until):
         raise RecipeError(
             f"The sweep compares what {TRAINED} trains, but {TRAINED} does not run up to {request.until}.",
             where=session.recipe.source,
             do=f"Remove import.{TRAINED}, or name {TRAINED} or a node after it with --until.",
         )
-    own = getattr(session.recipe.sections[TRAINED], "seed")  # noqa: B009 - the config classes of stages are not imported here
-    seed = (session.recipe.seed if own is None else own) + number
-    if number:
-        settings = (*settings, f"{SEED}={seed}")
-        session = open_session(request.recipe, settings, request.home)
-    return SweepPoint(values, seed, held_out, settings, session)
+    seeded = with_training_seed(session, number)
+    seed = training_seed(seeded)
+    return SweepPoint(values, seed, held_out, (*settings, f"{SEED}={seed}") if number else settings, seeded)
 
 
 def sweep_name(request: SweepRequest, points: Sequence[SweepPoint]) -> str:
     """Returns the name of a sweep: that of the recipe, and a digest of all that decides the points. The same sweep has the same name."""
-    deciding = [
-        {"resolved": {**point.session.recipe.resolved(), "runtime": None}, "held_out": point.held_out, "seed": point.seed}
-        for point in points
-    ]
-    digest = hashlib.sha256(json.dumps([request.until, deciding], sort_keys=True).encode()).hexdigest()
-    return f"{points[0].session.recipe.name}-{digest[:8]}"
+    deciding: list[JsonValue] = [[deciding_content(point.session), point.held_out] for point in points]
+    return f"{points[0].session.recipe.name}-{digest_of([request.until, deciding])}"

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.opened_recipe import refuse_damaged, refuse_missing
-from flows.pipeline import upstream
-from flows.sweeps.sweep_grid import TRAINED, SweepPoint, SweepRequest
-from flows.sweeps.sweep_record import (
+from flows.trials.seeded_runs import TRAINED, finished_run
+from flows.trials.sweep_grid import SweepPoint, SweepRequest
+from flows.trials.sweep_record import (
     LossPrediction,
     StatedPredictions,
     SweepRecord,
@@ -24,14 +24,11 @@ from flows.sweeps.sweep_record import (
     write_prediction,
     write_record,
 )
-from stages.core.contract.declaration import Artifact, Summary
+from flows.trials.trial_cost import expected_seconds, total_seconds
 from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.states import READY
 from stages.core.store import manifest
-from stages.queries.estimate import estimate_nodes
-from stages.queries.plan import Plan
-from stages.queries.planned_size import PlannedSize, planned_size
-from stages.queries.scaling_fit import MeasuredLoss, ScalingFit, fit_law, predicted, why_no_fit
+from stages.queries.trials.planned_size import PlannedSize, planned_size
+from stages.queries.trials.scaling_fit import MeasuredLoss, ScalingFit, fit_law, predicted, why_no_fit
 
 Train = Callable[[SweepPoint], None]
 """Runs a point up to the last node of the sweep."""
@@ -75,20 +72,8 @@ def _planned(request: SweepRequest, point: SweepPoint, seen: set[str]) -> Planne
     plan = session.plan(request.until)
     refuse_missing(session, plan)
     refuse_damaged(session, plan)
-    seconds: float | None = 0.0
-    for estimate in estimate_nodes(session.home, session.recipe, session.steps(request.until), plan):
-        if (work := _work(point, estimate.node)) in seen:
-            continue
-        seen.add(work)
-        seconds = None if seconds is None or estimate.seconds is None else seconds + estimate.seconds
+    seconds = total_seconds(expected_seconds(session, request.until, plan, seen).values())
     return PlannedPoint(point, plan.complete, planned_size(session.recipe, plan), seconds)
-
-
-def _work(point: SweepPoint, node: str) -> str:
-    """Returns a text that is the same for two points where a node has the same settings and reads the same."""
-    recipe, off = point.session.recipe, point.session.off
-    nodes = [one.name for one in upstream([node], point.session.imported, off)]
-    return f"{node} {[(name, recipe.sections.get(name)) for name in nodes]!r}"
 
 
 def run_sweep(name: str, request: SweepRequest, points: Sequence[SweepPoint], train: Train) -> tuple[SweepRecord, Path]:
@@ -161,11 +146,8 @@ def _finished(request: SweepRequest, point: SweepPoint, train: Train) -> SweptTr
     Raises:
         StageError: It has no validation loss.
     """
-    plan = point.session.plan(request.until)
-    if not plan.complete:
-        train(point)
-        plan = point.session.plan(request.until)
-    artifact = _checkpoint(point, plan)
+    run = finished_run(point.session, request.until, lambda: train(point))
+    artifact = run.artifacts[TRAINED]
     record, summary = artifact.manifest, artifact.summary
     loss = summary.get("validation_loss")
     if not isinstance(loss, float):
@@ -177,25 +159,7 @@ def _finished(request: SweepRequest, point: SweepPoint, train: Train) -> SweptTr
     bits = summary.get("validation_bits_per_byte")
     return SweptTraining(
         values=point.values, seed=point.seed, held_out=point.held_out, artifact=manifest.artifact_id(artifact), digest=record["digest"],
-        data=tuple(record["inputs"][role]["digest"] for role in sorted(record["inputs"])), parameters=_whole(summary, "parameters"),
-        tokens=_whole(summary, "tokens"), flops=float(_whole(summary, "flops")), validation_loss=loss,
+        data=tuple(record["inputs"][role]["digest"] for role in sorted(record["inputs"])), parameters=run.parameters,
+        tokens=run.tokens, flops=run.flops, validation_loss=loss,
         validation_bits_per_byte=bits if isinstance(bits, float) else None,
     )  # fmt: skip
-
-
-def _checkpoint(point: SweepPoint, plan: Plan) -> Artifact:
-    """Returns the artifact that a point trained. plan: what it built.
-
-    Raises:
-        StageError: There is none.
-    """
-    found = next(step for step in plan.steps if step.node == TRAINED)
-    if found.artifact is None or found.state not in READY:
-        raise StageError(f"{point.label} has no checkpoint after its run.", where=f"home {point.session.home}", do="Run the sweep again.")
-    return found.artifact
-
-
-def _whole(summary: Summary, name: str) -> int:
-    value = summary[name]
-    assert isinstance(value, int | float)
-    return int(value)

@@ -1,6 +1,6 @@
 """What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json and loss.svg.
 
-Guarantee: each file is written durably under a temporary name and renamed. prediction.json is written once and never replaced.
+Guarantee: each file is written durably (flows/trials/trial_record.py). prediction.json is written once and never replaced.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue
 
-from stages.core.contract import strict_json
-from stages.core.contract.errors import RecipeError, StageError
+from flows.trials.trial_record import read_kept, write_kept
+from stages.core.contract.errors import RecipeError
 from stages.core.store import names
-from stages.core.store.files import make_durably, write_durably
-from stages.queries.scaling_fit import Interval, MeasuredLoss, loss_chart
+from stages.core.store.files import write_durably
+from stages.queries.trials.scaling_fit import Interval, MeasuredLoss, loss_chart
 
-Kept = TypeVar("Kept")
 TableRow = dict[str, str | int | None]
 """A row of a printed table."""
 RECORD, PREDICTION, CHART = "sweep.json", "prediction.json", "loss.svg"
@@ -114,25 +112,23 @@ def sweep_folder(home: Path, name: str) -> Path:
 
 def write_prediction(home: Path, name: str, made: StatedPredictions) -> None:
     """Writes the predictions. After the call they are on disk. Those of an earlier call stay."""
-    folder = sweep_folder(home, name)
-    make_durably(folder, home)
-    if not (folder / PREDICTION).exists():
-        write_durably(folder / PREDICTION, json.dumps(asdict(made), indent=1, allow_nan=False) + "\n")
+    path = sweep_folder(home, name) / PREDICTION
+    if not path.exists():
+        write_kept(home, path, made)
 
 
 def read_prediction(home: Path, name: str) -> StatedPredictions | None:
     """Returns the predictions of a sweep; None if it has none. A file that cannot be read is a StageError."""
     path = sweep_folder(home, name) / PREDICTION
-    return _read(StatedPredictions, path) if path.exists() else None
+    return read_kept(StatedPredictions, path) if path.exists() else None
 
 
 def write_record(home: Path, record: SweepRecord) -> Path:
     """Returns the folder of a sweep, after writing the sweep and its chart."""
     folder = sweep_folder(home, record.name)
-    make_durably(folder, home)
+    write_kept(home, folder / RECORD, record)
     if chart := loss_chart(record.name, [MeasuredLoss(one.parameters, one.tokens, one.validation_loss) for one in record.trainings]):
         write_durably(folder / CHART, chart)
-    write_durably(folder / RECORD, json.dumps(asdict(record), indent=1, allow_nan=False) + "\n")
     return folder
 
 
@@ -146,7 +142,7 @@ def read_record(home: Path, name: str) -> SweepRecord:
     if not path.is_file():
         known = ", ".join(sorted(one.parent.name for one in (home / "sweeps").glob(f"*/{RECORD}"))) or "none yet"
         raise RecipeError(f"There is no finished sweep {name[:80]!r}.", where=str(home / "sweeps"), do=f"Name one of: {known}.")
-    return _read(SweepRecord, path)
+    return read_kept(SweepRecord, path)
 
 
 def table_rows(record: SweepRecord) -> list[TableRow]:
@@ -188,16 +184,3 @@ def points_of(trainings: Sequence[SweptTraining]) -> list[list[SweptTraining]]:
     for one in trainings:
         groups.setdefault(json.dumps(one.values, sort_keys=True), []).append(one)
     return list(groups.values())
-
-
-def _read(kind: type[Kept], path: Path) -> Kept:
-    """Returns the object that a file holds.
-
-    Raises:
-        StageError: The file cannot be read.
-    """
-    try:
-        return TypeAdapter(kind).validate_python(strict_json.read_object(path))
-    except (OSError, strict_json.BadJsonError, ValidationError) as error:
-        what = f"The record of a sweep cannot be read: {str(error).splitlines()[0]}."
-        raise StageError(what, where=str(path), do="Move it away, and run the sweep again.") from None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.sweeps.sweep_grid import sweep_name
+from flows.trials.sweep_grid import sweep_name
 from stages.core.contract.errors import RecipeError
-from tests.flows.sweeps.toy_sweep import HELD, OVER, made_points
+from tests.flows.trials.toy_sweep import HELD, OVER, made_points
 
 
 def test_every_combination_is_a_point_and_the_seeds_count_up(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.cli import main
 from flows.opened_recipe import Session, open_session
 from flows.trials import decide as deciding
-from flows.trials.repeated_runs import built, data_steps, with_seed
+from flows.trials.seeded_runs import build_missing, finished_run, untrained_steps, with_training_seed
 from stages.core.contract.errors import RecipeError
 from stages.core.store.runs import read_run, run_ids
-from stages.queries.matched_sides import metric_of
-from tests.conftest import loam
+from stages.queries.trials.matched_sides import metric_of
+from tests.conftest import answered, loam
 from tests.decide.proxies import MODEL
 from tests.made.variants import Data
 
@@ -57,17 +58,37 @@ def test_a_decision_trains_pairs_on_the_same_data_and_goes_on(recipe: Path) -> N
     assert again.pairs[0] == pair and len(run_ids(a.home)) == len(nodes), "what is cached is not run again, and its cost is kept"
 
 
-def test_the_seed_of_a_run_decides_the_mixture_and_not_the_documents(recipe: Path) -> None:
+def test_the_seed_of_a_run_decides_the_training_alone(recipe: Path) -> None:
     a = opened(recipe)
-    steps = data_steps(a, "pretrain")
-    assert [step.node for step in steps] == ["decontaminate", "train_tokenizer", "encode"]
-    data = built(a, steps, "test")
-    runs = [with_seed(a, "pretrain", data, seed) for seed in (3, 4)]
-    assert [dict(run.recipe.imports) for run in runs] == [{n: f"{n}/{data[n].path.name}" for n in ("train_tokenizer", "encode")}] * 2
-    mixed = [built(run, run.steps("mix"), "test") for run in runs]
-    assert [made["mix"].manifest["seed"] for made in mixed] == [3, 4] and len({made["mix"].path for made in mixed}) == 2
-    assert len({made["encode"].path for made in (data, *mixed)}) == 1
-    assert built(a, a.steps("mix"), "test")["mix"].path == mixed[0]["mix"].path, "the first run is the one of `loam run`"
+    steps = untrained_steps(a, "pretrain")
+    assert [step.node for step in steps] == ["decontaminate", "train_tokenizer", "encode", "mix"]
+    data = build_missing(a, steps, "test").artifacts
+    first, second = (with_training_seed(a, number) for number in (0, 1))
+    assert first == a, "the first run is the one of `loam run`"
+    runs = [finished_run(one, "pretrain", lambda one=one: build_missing(one, one.steps("pretrain"), "test")) for one in (first, second)]
+    for node, artifact in data.items():
+        assert {run.artifacts[node].path for run in runs} == {artifact.path}, "everything before the training is shared by key"
+    trained = [run.artifacts["pretrain"] for run in runs]
+    assert trained[0].path != trained[1].path and [one.manifest["seed"] for one in trained] == [3, 3]
+    assert [one.manifest["config"]["seed"] for one in trained] == [None, 4]
+    set_by_user = opened(recipe, "pretrain.seed=4").plan("pretrain").steps[-1].artifact
+    assert set_by_user is not None and set_by_user.path == trained[1].path, "`loam run --set pretrain.seed=4` is the same run"
+
+
+def test_a_sweep_uses_the_trainings_of_a_decision(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = recipe.parent / "home"
+    deciding.decide(opened(recipe), opened(recipe, "pretrain.learning_rate=0.000001"), BITS, 1, lambda line: None)
+    before = set(run_ids(home))
+    rates = "pretrain.learning_rate=[0.01, 0.000001, 0.02]"
+    assert main(["sweep", str(recipe), "--over", rates, "--json", "--home", str(home)]) == 0
+    printed = capsys.readouterr()
+    found = answered(printed.out, "sweep")
+    assert [one["seed"] for one in found["trainings"]] == [3, 3, 3] and "3 trainings, 2 cached" in printed.err
+    (new,) = set(run_ids(home)) - before
+    record = read_run(home, new)
+    assert [line["node"] for line in record["nodes"] if line["state"] == "built"] == ["pretrain"]
+    assert record["command"]["for"] == f"sweep {found['name']}" and record["command"]["set"] == "pretrain.learning_rate=0.02"
+    assert "pretrain           built" in printed.err and found["trainings"][2]["artifact"].startswith("pretrain/")
 
 
 def test_sides_with_other_held_out_documents_are_refused_before_training(recipe: Path) -> None:

@@ -63,7 +63,7 @@ class TrainedTokens:
 
     Attributes:
         tokens: Trained tokens, counting every sequence at its full length.
-        repeats: How often the source that is repeated most is read; below 1 if no source is read completely.
+        repeats: How often the source, or bucket of a source, that is repeated most is read, over all ranges; below 1 if none is read completely.
     """
 
     tokens: int
@@ -124,16 +124,32 @@ def refuse_unmatched(metric: ProxyMetric, a: tuple[Recipe, Mapping[str, Artifact
 
 
 def load_of(recipe: Recipe, artifacts: Mapping[str, Artifact]) -> TrainedTokens:
-    """Returns what the training reads. artifacts: with that of mix."""
+    """Returns what the training reads. artifacts: with that of mix.
+
+    Raises:
+        RecipeError: A range of the mixture is too short for a batch.
+    """
     from stages.lm.data.mixture import read_mixture
-    from stages.lm.data.phases import planned_phases, sequences_before
+    from stages.lm.data.order import Order
+    from stages.lm.data.phases import OrderError, phase_table, sequences_before, tokens_by_length
 
     settings = cast("TrainingSettings", recipe.sections[PRETRAIN])
     mix = read_mixture(artifacts["mix"].path / "mix.json")
-    phases = planned_phases(mix.seq_len, settings.batch_sizes)
-    sequences = sequences_before(phases, settings.budget.in_steps(phases, mix.train.sequences))
-    epochs = max((source.epochs for source in mix.sources.values()), default=1.0)
-    return TrainedTokens(sequences * mix.seq_len, sequences / mix.train.sequences * epochs)
+    try:
+        phases = phase_table(mix.ranges, settings.batch_sizes)
+    except OrderError as error:
+        raise RecipeError(str(error), where=f"{recipe.source}: {PRETRAIN}", do="Change the phases of mix or the batch.") from None
+    steps = settings.budget.in_steps(phases, Order(phases, 0).sequences_per_epoch)
+    ends = [*(phase.first_step for phase in phases[1:]), steps]
+    read = dict.fromkeys((one.start_sequence for one in mix.ranges), 0)
+    for phase, end in zip(phases, ends, strict=True):
+        read[phase.start_sequence] += sequences_before(phases, min(end, steps)) - sequences_before(phases, min(phase.first_step, steps))
+    times = [read[one.start_sequence] / one.sequences for one in mix.ranges]
+    repeats: dict[tuple[str, str], float] = {}
+    for share in mix.shares:
+        of = share.source, share.bucket
+        repeats[of] = repeats.get(of, 0.0) + share.epochs * times[share.phase]
+    return TrainedTokens(sum(tokens_by_length(phases, 0, steps).values()), max(repeats.values()))
 
 
 def value_of(metric: ProxyMetric, artifacts: Mapping[str, Artifact]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flows.pipeline import config_classes
+from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import load_recipe
 from stages.queries.plan import Plan
-from stages.queries.planned_size import PlannedSize, planned_size
+from stages.queries.trials.planned_size import PlannedSize, planned_size
 
 PARAMETERS = 4096 * 128 + 4 * (128 * (2 * 128 + 2 * 64) + 3 * 128 * 384) + 9 * 128
 PER_TOKEN = 6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * 256
@@ -28,3 +29,19 @@ PER_TOKEN = 6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * 256
 )
 def test_the_size_follows_from_the_recipe(settings: tuple[str, ...], size: PlannedSize) -> None:
     assert planned_size(load_recipe("tiny", config_classes(), settings), Plan(())) == size
+
+
+def test_tokens_and_work_follow_the_ranges_of_the_mixture() -> None:
+    """100 sequences of 64 tokens are 12 whole batches of 8; the other 288 steps read sequences of 256."""
+    phases = "mix.phases=[{tokens: 6400, seq_len: 64}, {tokens: 100000}]"
+    tokens = {64: 12 * 8 * 64, 256: 288 * 8 * 256}
+    work = sum(count * (6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * length) for length, count in tokens.items())
+    assert planned_size(load_recipe("tiny", config_classes(), (phases,)), Plan(())) == PlannedSize(
+        PARAMETERS, sum(tokens.values()), float(work)
+    )
+
+
+def test_a_range_that_is_too_short_is_refused() -> None:
+    phases = "mix.phases=[{tokens: 64, seq_len: 64}, {tokens: 100000}]"
+    with pytest.raises(RecipeError, match="Sequences to train on from number 0 on: 1, less than one global batch of 8"):
+        planned_size(load_recipe("tiny", config_classes(), (phases,)), Plan(()))

@@ -5,7 +5,6 @@ Progress goes to standard error, the answer to standard output.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,9 +19,9 @@ from stages.core.contract.errors import RecipeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flows.sweeps.sweep_grid import SweepPoint, SweepRequest
-    from flows.sweeps.sweep_record import SweepRecord, TableRow
-    from flows.sweeps.sweep_run import PlannedPoint
+    from flows.trials.sweep_grid import SweepPoint, SweepRequest
+    from flows.trials.sweep_record import SweepRecord, TableRow
+    from flows.trials.sweep_run import PlannedPoint
 
 MOST_SEEDS = 100
 
@@ -69,12 +68,14 @@ def sweep(
     if bool(recipe) == bool(show):
         raise RecipeError("`loam sweep` needs a recipe, or --show with the name of a sweep.", do="Give one of the two.")
     if show:
-        from flows.sweeps.sweep_record import read_record
+        from flows.trials.sweep_record import read_record
 
         _answer(common, read_record(common.folder(), show))
         return
-    from flows.sweeps.sweep_grid import SweepRequest, parsed_hold_out, parsed_over, sweep_name, sweep_points
-    from flows.sweeps.sweep_run import plan_sweep, run_sweep
+    from flows.cli.run_commands import termination_raised
+    from flows.progress import watching
+    from flows.trials.sweep_grid import SweepRequest, parsed_hold_out, parsed_over, sweep_name, sweep_points
+    from flows.trials.sweep_run import plan_sweep, run_sweep
 
     axes = parsed_over(grid.over)
     request = SweepRequest(recipe, settings, axes, grid.seeds, parsed_hold_out(grid.hold_out, axes), until, common.home)
@@ -86,7 +87,8 @@ def sweep(
         answer(common, {"sweep": name, "points": rows}, lambda: _show_planned(name, rows))
         return
     say(f"sweep {name}: {len(points)} trainings, {sum(one.cached for one in planned)} cached", error=True)
-    record, folder = run_sweep(name, request, points, lambda point: _train(request, point))
+    with termination_raised(), watching():
+        record, folder = run_sweep(name, request, points, lambda point: _train(request, name, point))
     say(f"kept in {folder}", error=True)
     _answer(common, record)
 
@@ -116,23 +118,17 @@ def _show_planned(name: str, rows: Sequence[TableRow]) -> None:
     say(f"\nsweep {name}: {len(rows)} trainings. The time of a training holds the nodes that it needs and no training before it builds.")
 
 
-def _train(request: SweepRequest, point: SweepPoint) -> None:
-    """Runs one point as `loam run` does."""
-    from flows.cli.run_commands import start_prefect, termination_raised
+def _train(request: SweepRequest, name: str, point: SweepPoint) -> None:
+    """Runs one point."""
+    from flows.trials.seeded_runs import build_missing
 
-    say(f"\n{point.label}, seed {point.seed}", error=True)
-    with termination_raised():
-        start_prefect(point.session.home)
-        from flows.pretrain_flow import pretrain
-        from flows.progress import watching
-
-        with watching():
-            pretrain(recipe=request.recipe, until=request.until, set=shlex.join(point.settings), home=str(point.session.home))
+    say(f"\n{point.label}, seed {point.seed}", error=True, flush=True)
+    build_missing(point.session, point.session.steps(request.until), f"sweep {name}", point.settings)
 
 
 def _answer(common: Common, record: SweepRecord) -> None:
-    from flows.sweeps.sweep_record import checked_rows, sweep_folder, table_rows
-    from stages.queries.scaling_fit import at_limit
+    from flows.trials.sweep_record import checked_rows, sweep_folder, table_rows
+    from stages.queries.trials.scaling_fit import at_limit
 
     folder = sweep_folder(common.folder(), record.name)
 

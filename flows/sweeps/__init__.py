@@ -1,1 +1,0 @@
-"""Sweeps: one recipe with several settings, compared by the loss of what they train."""
