@@ -19,7 +19,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.tables.parquet import read_rows
 from stages.queries.tracing import trace, trace_start
-from stages.queries.tracing.outcomes import outcome_of, outcomes
+from stages.queries.tracing.outcomes import outcomes
 from stages.queries.tracing.traced import RecordOutcome
 from tests.conftest import answered, loam, run_stage
 from tests.made.variants import Data
@@ -109,7 +109,7 @@ def test_a_trace_of_each_record_has_the_same_outcome(home: Path) -> None:
         document = trace.trace_doc(home, of, doc_id)
         dropped = [verdict for verdict in document.verdicts if verdict.verdict == "dropped"]
         assert len(dropped) <= 1 and dropped == list(document.verdicts)[len(document.verdicts) - len(dropped) :]
-        what = outcome_of(document)
+        what = document.outcome
         found[what, *((dropped[0].node, dropped[0].reason or "") if dropped else ("", ""))] += 1
     assert sum(found.values()) == len(chosen) and not found - expected(home)
 
