@@ -314,6 +314,10 @@ STAGE = Stage(
     section=report_section,
     unit="documents",
     does="documents as token shards, each token range known by document",
-    versions=("first version", "canaries.json; the summary names the engine; ids, spans and tokens.json are the same"),
+    versions=(
+        "first version",
+        "canaries.json; the summary names the engine; ids, spans and tokens.json are the same",
+        "canaries.json holds texts alone and is in no digest",
+    ),
     distributions=("tokenizers", "gigatoken", "numpy", "numba", "pyarrow"),
 )

@@ -166,7 +166,10 @@ def test_a_long_value_is_shown_from_the_first_difference_on() -> None:
     assert canaries.difference({"a": "x" * 200 + "left"}, {"a": "x" * 200 + "right"}) == (
         'a is, from character 202 on, left" in the file and right" by this code'
     )
-    assert canaries.difference(["y" * 300], ["z" * 300], "b") == f'b[0] is, from character 2 on, {"y" * 80} in the file and {"z" * 80} by this code'
+    assert (
+        canaries.difference(["y" * 300], ["z" * 300], "b")
+        == f"b[0] is, from character 2 on, {'y' * 80} in the file and {'z' * 80} by this code"
+    )
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
