@@ -1,7 +1,8 @@
 """Writes canaries beside artifacts of tokens and of trained chats, and compares them before such an artifact is read.
 
 Guarantee: a stage that opens an artifact with canaries computes them again with the tokenizer that it is given, before any other work, and
-refuses a difference. Canaries are read by no rank and counted in no total.
+refuses a difference. Those of tokens hold no chats, so another chat template does not refuse them. Canaries are read by no rank, counted in
+no total, and in no digest of an artifact: another version of a library that gives the same ids trains nothing again.
 Cost: the load of a tokenizer.
 Source: stages/text/tokenizer/canaries.py.
 """
@@ -27,15 +28,12 @@ def write_canaries(out: Path, tokenizer: Artifact, engine: TokenEngine | None = 
     Args:
         out: The folder of the artifact that is made.
         tokenizer: The tokenizer's artifact.
-        engine: The engine that encoded the texts; None for chats, which Hugging Face tokenizers encodes.
+        engine: The engine that encoded the texts of tokens; None for chats, which Hugging Face tokenizers encodes.
     """
-    from stages.text.tokenizer.canaries import NAME, make_canaries
-    from stages.text.tokenizer.token_engine import TOKENIZERS, open_engine
+    from stages.text.tokenizer.canaries import NAME, chat_canaries, text_canaries
 
-    text = json.dumps(
-        make_canaries(tokenizer.path, engine or open_engine(TOKENIZERS, tokenizer.path / "tokenizer.json")), ensure_ascii=False
-    )
-    (out / NAME).write_text(text + "\n", encoding="utf-8")
+    made = text_canaries(tokenizer.path, engine) if engine else chat_canaries(tokenizer.path)
+    (out / NAME).write_text(json.dumps(made, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check_canaries(artifact: Artifact, tokenizer: Artifact, ctx: Context) -> None:
@@ -68,13 +66,16 @@ def check_canaries(artifact: Artifact, tokenizer: Artifact, ctx: Context) -> Non
 
 def _difference(path: Path, artifact: Artifact, tokenizer: Artifact) -> str:
     """Returns what differs first; empty if nothing does."""
-    from stages.text.tokenizer.canaries import difference, make_canaries
-    from stages.text.tokenizer.token_engine import TOKENIZERS, open_engine
+    from stages.text.tokenizer.canaries import chat_canaries, difference, text_canaries
+    from stages.text.tokenizer.token_engine import open_engine
 
     recorded: dict[str, JsonValue] = json.loads(path.read_text(encoding="utf-8"))
-    engine = str(artifact.summary.get("engine", TOKENIZERS))
     try:
-        computed = make_canaries(tokenizer.path, open_engine(engine, tokenizer.path / "tokenizer.json"))
+        if artifact.manifest["kind"] == "tokens":
+            engine = open_engine(str(artifact.summary["engine"]), tokenizer.path / "tokenizer.json")
+            computed = text_canaries(tokenizer.path, engine)
+        else:
+            computed = chat_canaries(tokenizer.path)
     except (ValueError, RuntimeError) as error:
         return str(error)
     return difference(recorded, json.loads(json.dumps(computed))) or _described(artifact.path / "tokens.json", recorded)

@@ -5,7 +5,7 @@ tokens that an imported tokenizer has for them. The spelling of a special token 
 returns the text. The ids are those of Hugging Face tokenizers, whatever the engine: a sample of the documents is encoded by both, and one
 difference fails the stage.
 Cost: by gigatoken about 50 MB of text per second and core, where tokenizers take 2 (`python -m tests.bench.bench_encode`); the sample is
-a thousandth of the text, and at least a document of each row group. One row group in memory, and the ids of PIECE_BYTES of text.
+a thousandth of the text, and at least a document of each shard. One row group in memory, and the ids of PIECE_BYTES of text.
 Source: gigatoken and Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
 """
 
@@ -52,7 +52,9 @@ SPANS = SideTable(
 PIECE_BYTES = 4 << 20
 """Bytes of text that are encoded at once; a longer document is a piece by itself."""
 SAMPLED_SHARE = 1000
-"""One of how many bytes of a row group is encoded by both engines."""
+"""One of how many bytes of a shard is encoded by both engines."""
+IDENTITY = ("tokens", "spans", "tokens.json")
+"""What the digest covers: the ids, whichever engine and versions of libraries gave them."""
 
 
 class EncodedShard(TypedDict):
@@ -61,6 +63,21 @@ class EncodedShard(TypedDict):
     tokens: int
     bytes: int
     record_counts: RecordCountsEntry
+
+
+@dataclass(frozen=True)
+class SampledSoFar:
+    """The documents of a shard that both engines encode.
+
+    Attributes:
+        documents: How many.
+        size: Their bytes.
+        of: Bytes of the documents that they were chosen from.
+    """
+
+    documents: int = 0
+    size: int = 0
+    of: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,7 +151,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     text_bytes = sum(shard.result["bytes"] for shard in shards)
     sizes: Summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}
     summary = {**sizes, "bytes_per_token": round(text_bytes / sum(counts), 4), "engine": engine.name}
-    return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary)
+    return Outcome(rows=record_counts.rows_in, tokens=sum(counts), record_counts=record_counts, summary=summary, identity=IDENTITY)
 
 
 def _engine(config: Encode, tokenizer: Path, ctx: Context) -> TokenEngine:
@@ -178,13 +195,15 @@ def encode_shard(folder: Path, task: EncodeTask, meter: Meter) -> EncodedShard:
     chars, lengths, sizes = 0, [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     known: dict[str, list[pa.Array]] = {name: [pa.array([], shape.field(name).type)] for name in ("doc_id", "source")}
     meter.expect(count_rows(task.documents))
+    so_far = SampledSoFar()
     with (folder / "tokens.bin").open("wb") as sink:
         for rows in read_batches(task.documents, ["doc_id", "source", "text"]):
             texts = rows.column("text")
             _refuse_unreadable(texts, task)
             chars += pc.sum(pc.utf8_length(texts)).as_py() or 0
             sizes.append(np.asarray(pc.binary_length(texts)).astype(np.int64))
-            for encoded in _encoded(rows, sizes[-1], task, meter):
+            sampled, so_far = _sampled(rows.column("doc_id"), sizes[-1], task, so_far)
+            for encoded in _encoded(rows, sizes[-1], sampled, task, meter):
                 sink.write(bounded(encoded, task.bos, task.eos, task.dtype).data)
                 lengths.append(np.diff(encoded.offsets) + 2)
             for name, columns in known.items():
@@ -213,12 +232,13 @@ def _refuse_unreadable(texts: pa.StringArray, task: EncodeTask) -> None:
         raise StageError(fault, where=f"documents shard {task.shard:05d}", do="Build the documents again, or leave their file out.")
 
 
-def _encoded(rows: pa.RecordBatch, sizes: np.ndarray, task: EncodeTask, meter: Meter) -> Iterator[EncodedTexts]:
+def _encoded(rows: pa.RecordBatch, sizes: np.ndarray, sampled: np.ndarray, task: EncodeTask, meter: Meter) -> Iterator[EncodedTexts]:
     """Yields the ids of the documents of a row group, a piece at a time, after comparing the sampled ones.
 
     Args:
         rows: doc_id and text.
         sizes: Bytes of each text, int64.
+        sampled: Which texts are compared, bool.
         task: The shard's task.
         meter: Counts the documents.
     """
@@ -227,7 +247,7 @@ def _encoded(rows: pa.RecordBatch, sizes: np.ndarray, task: EncodeTask, meter: M
     from stages.text.tokenizer.engine_check import first_mismatch
 
     engine = _opened(task.engine, task.tokenizer)
-    texts, sampled = rows.column("text"), _sampled(rows.column("doc_id"), sizes, task)
+    texts = rows.column("text")
     ends, start = np.cumsum(sizes), 0
     while start < len(texts):
         before = int(ends[start - 1]) if start else 0
@@ -241,16 +261,31 @@ def _encoded(rows: pa.RecordBatch, sizes: np.ndarray, task: EncodeTask, meter: M
         start = stop
 
 
-def _sampled(doc_ids: pa.Array, sizes: np.ndarray, task: EncodeTask) -> np.ndarray:
-    """Returns which documents are encoded by both engines, bool: chosen by hash of doc_id and seed."""
+def _sampled(doc_ids: pa.Array, sizes: np.ndarray, task: EncodeTask, before: SampledSoFar) -> tuple[np.ndarray, SampledSoFar]:
+    """Returns which documents of a row group are encoded by both engines, bool: the lowest hashes of doc_id and seed that fit.
+
+    What a row group leaves of its share, the next one may use. The first document of a shard's sample may exceed the share; then the row
+    groups after it have less.
+
+    Args:
+        doc_ids: The documents.
+        sizes: Bytes of each text, int64.
+        task: The shard's task.
+        before: The sample of the row groups before.
+    """
     import numpy as np
 
-    from stages.text.basics.hash_sampling import hash_value, lowest
+    from stages.text.basics.hash_sampling import hash_values, key_bytes, lowest
 
+    of = before.of + int(sizes.sum())
+    room = of // SAMPLED_SHARE - before.size
+    chosen = np.zeros(len(sizes), np.bool_)
     if task.engine == "tokenizers" or not len(sizes):
-        return np.zeros(len(sizes), np.bool_)
-    numbers = np.array([hash_value(task.seed, "engine sample", key) for key in doc_ids.storage.to_pylist()], np.uint64)
-    return lowest(numbers, sizes, int(sizes.sum()) // SAMPLED_SHARE)
+        return chosen, before
+    numbers = hash_values(task.seed, "engine sample", key_bytes(doc_ids.storage))
+    if not before.documents or sizes[numbers.argmin()] <= room:
+        chosen = lowest(numbers, sizes, room)
+    return chosen, SampledSoFar(before.documents + int(chosen.sum()), before.size + int(sizes[chosen].sum()), of)
 
 
 def _refuse(found: Mismatch, doc_id: UUID, task: EncodeTask) -> NoReturn:
@@ -279,6 +314,10 @@ STAGE = Stage(
     section=report_section,
     unit="documents",
     does="documents as token shards, each token range known by document",
-    versions=("first version", "canaries.json; the summary names the engine; ids, spans and tokens.json are the same"),
-    distributions=("tokenizers", "gigatoken", "pyarrow"),
+    versions=(
+        "first version",
+        "canaries.json; the summary names the engine; ids, spans and tokens.json are the same",
+        "canaries.json holds texts alone and is in no digest",
+    ),
+    distributions=("tokenizers", "gigatoken", "numpy", "numba", "pyarrow"),
 )

@@ -107,6 +107,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         tokens=int(found[:, 2:].sum()),
         record_counts=_record_counts(records, chosen, encoded),
         summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(encoded.dropped)},
+        identity=("logprobs.parquet",),
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -108,26 +107,24 @@ def index_piece(folder: Path, task: PieceTask, meter: Meter) -> IndexedPiece:
     Returns:
         Its sizes.
     """
-    from stages.core.store.files import fsync
     from stages.text.match.suffix_array import build_piece
 
     documents = sum(part.end - part.first for part in task.ranges)
     meter.expect(documents)
     words = build_piece(folder, _texts(task, meter), task.size)
-    for path in folder.glob("*.bin"):
-        fsync(path)
     return {"documents": documents, "words": words, "bytes": task.size - documents}
 
 
 def _texts(task: PieceTask, meter: Meter) -> Iterator[tuple[bytes, bytes]]:
     """Yields doc_id and text of the documents of a piece."""
-    from stages.core.tables.parquet import read_rows
+    from stages.core.tables.parquet import read_batches
 
     for part in task.ranges:
-        for row in islice(read_rows(part.documents, ["doc_id", "text"]), part.first, part.end):
-            text = row["text"].encode()
-            yield row["doc_id"].bytes, text
-            meter.add(1, len(text))
+        for batch in read_batches(part.documents, ["doc_id", "text"], part.first, part.end):
+            for row in batch.to_pylist():
+                text = row["text"].encode()
+                yield row["doc_id"].bytes, text
+                meter.add(1, len(text))
 
 
 def _planned(documents: list[Path], size: int) -> Iterator[PieceTask]:
@@ -152,10 +149,11 @@ def _text_bytes(path: Path) -> np.ndarray:
     """Returns the size of each text of a documents file in UTF-8: int64 [rows]."""
     import numpy as np
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    batches = pq.ParquetFile(path).iter_batches(columns=["text"])
-    return np.concatenate([np.empty(0, np.int64), *(pc.binary_length(batch.column(0)).to_numpy(zero_copy_only=False) for batch in batches)])
+    from stages.core.tables.parquet import read_batches
+
+    sizes = (pc.binary_length(batch.column("text")) for batch in read_batches(path, ["text"]))
+    return np.concatenate([np.empty(0, np.int64), *(one.to_numpy(zero_copy_only=False) for one in sizes)])
 
 
 STAGE = Stage(

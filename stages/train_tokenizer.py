@@ -81,7 +81,7 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
         raise StageError(
             str(error),
             where=f"train_tokenizer.vocab_size = {config.vocab_size}",
-            do=f"Set train_tokenizer.vocab_size to at most {error.reachable}, or give the crawl more text.",
+            do=f"Set train_tokenizer.vocab_size to at most {error.reachable}, or give the crawl more text{_or_rare_words(rare, config)}.",
         ) from None
     save(tokenizer, out)
     return Outcome(
@@ -144,6 +144,11 @@ def _check_memory(words: int, size: int, config: TrainTokenizer, ctx: Context) -
             do=f"Set it to at least {needed} if the machine has them, or make train_tokenizer.max_train_bytes ({config.max_train_bytes}) "
             f"smaller, or train_tokenizer.min_word_count ({config.min_word_count}) larger.",
         )
+
+
+def _or_rare_words(rare: int, config: TrainTokenizer) -> str:
+    """Returns the advice to keep rare words, if some were left out. rare: their number."""
+    return f", or set train_tokenizer.min_word_count ({config.min_word_count}) lower: it left out {rare:,} different words" if rare else ""
 
 
 def _teller(config: TrainTokenizer, ctx: Context) -> Callable[[int], None]:
@@ -233,6 +238,6 @@ STAGE = Stage(
     section=report_section,
     does="byte-level BPE with chat tokens and template",
     versions=("first version",),
-    distributions=("tokenizers", "numpy", "pyarrow"),
+    distributions=("tokenizers", "numpy", "numba", "pyarrow"),
     importer=Importer(IMPORTABLE, import_files, maps=TOKEN_ROLES),
 )

@@ -1,8 +1,8 @@
 """Counts the words of a tokenizer's training texts: workers count the documents files, then add up ranges of the words of all files.
 
 Guarantee: the words, their counts and their order depend neither on workers nor on kills. Each text is read once.
-Cost: per worker 72 MiB and two row groups while it counts, at most 0.4 GB while it adds up. Scratch: 12 bytes per word and its bytes, for the
-words of each full table (1 M words) of each file.
+Cost: per worker 72 MiB and two row groups while it counts, 0.4 GB while it adds up, or more where one of the 256 ranges of hashes alone has
+more than MERGED_WORDS or MERGED_BYTES. Scratch: 12 bytes per word and its bytes, for the words of each full table (1 M words) of each file.
 Source: stages/text/tokenizer/word_counts.py.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from stages.text.tokenizer.word_counts import CountedWords
 
-MERGED_WORDS = 1 << 21
-"""Words, counted once per table, that a worker adds up at a time. A range of hashes with more words is still added up at once."""
+MERGED_WORDS, MERGED_BYTES = 1 << 21, 1 << 26
+"""Words, counted once per table, and their bytes that a worker adds up at a time. A range of hashes with more is still added up at once."""
 SHORTEST = 2  # bytes of a word within which two bytes can be merged
 
 
@@ -148,17 +148,17 @@ def add_up_words(counted: Sequence[Shard[CountedFile]], least: int, ctx: Context
     from stages.text.tokenizer.word_counts import RANGES, range_sizes
 
     tables = tuple(shard.path / str(n) for shard in counted for n in range(shard.result["tables"]))
-    sizes = np.zeros(RANGES, np.int64)
+    sizes = np.zeros((2, RANGES), np.int64)
     for table in tables:
-        sizes += range_sizes(table)[0]
+        sizes += range_sizes(table)
     if not tables:
         return []
-    bounds, words = [0], 0
-    for number, size in enumerate(sizes.tolist()):
-        if words and words + size > MERGED_WORDS:
+    bounds, words, size = [0], 0, 0
+    for number, (own_words, own_size) in enumerate(sizes.T.tolist()):
+        if words and (words + own_words > MERGED_WORDS or size + own_size > MERGED_BYTES):
             bounds.append(number)
-            words = 0
-        words += size
+            words, size = 0, 0
+        words, size = words + own_words, size + own_size
     bounds.append(RANGES)
     tasks = [AddTask(tables, first, last, least) for first, last in zip(bounds, bounds[1:], strict=False)]
     return run_shards(add_words, tasks, ctx, "words")

@@ -19,7 +19,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.tables.parquet import read_rows
 from stages.queries.tracing import trace, trace_start
-from stages.queries.tracing.outcomes import outcome_of, outcomes
+from stages.queries.tracing.outcomes import outcomes
 from stages.queries.tracing.traced import RecordOutcome
 from tests.conftest import answered, loam, run_stage
 from tests.made.variants import Data
@@ -36,12 +36,14 @@ STEPS = dict.fromkeys(("step", "position", "sequence"), "int64")
 
 @pytest.fixture(scope="module")
 def home(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a home with a corpus of one file of the crawl up to the mixture, and a training of its first half of sequences."""
+    """Returns a home with a corpus of one file of the crawl up to a mixture of half of its tokens, and a training of half of its sequences."""
     home = tmp_path_factory.mktemp("outcomes") / "home"
     built: dict[str, Artifact] = {}
     for node in ("crawl", *STAGES, "train_tokenizer", "encode", "mix"):
         stage = stage_of(next(one for one in pipeline() if one.name == node))
-        config = {"warcs": [str(data.crawls()[0])]} if node == "crawl" else SETTINGS.get(node, {})
+        config = {"warcs": [str(data.crawls()[0])]} if node == "crawl" else dict(SETTINGS.get(node, {}))
+        if node == "mix":
+            config["total_tokens"] = built["encode"].manifest["tokens"] // 2
         built[node] = run_stage(stage, config, {role: built[read] for role, read in stage.inputs.items() if read in built}, home)
     names = {node: f"{node}/{one.path.name}" for node, one in built.items()}
     half = manifest_of(home, "mix")["rows"] // 2
@@ -91,7 +93,7 @@ def test_the_outcomes_of_all_records_add_up_to_the_record_counts(home: Path) -> 
     found = {(row["outcome"], row["node"], row["reason"]): row["records"] for row in outcomes(home, of)}
     assert found == expected(home)
     assert sum(found.values()) == manifest_of(home, "extract")["record_counts"]["rows_in"]
-    assert {key[0] for key in found} >= {"dropped", "trained", "held_out", "not_reached"}
+    assert {key[0] for key in found} == {"dropped", "trained", "held_out", "not_reached", "not_in_mixture"}
     rows = answered(loam("trace", "--all", "--checkpoint", "pretrain-1", "--json", home=home).stdout, "trace")["rows"]
     assert {(row["outcome"], row["node"], row["reason"]): row["records"] for row in rows} == found
 
@@ -109,9 +111,13 @@ def test_a_trace_of_each_record_has_the_same_outcome(home: Path) -> None:
         document = trace.trace_doc(home, of, doc_id)
         dropped = [verdict for verdict in document.verdicts if verdict.verdict == "dropped"]
         assert len(dropped) <= 1 and dropped == list(document.verdicts)[len(document.verdicts) - len(dropped) :]
-        what = outcome_of(document)
+        what = document.outcome
         found[what, *((dropped[0].node, dropped[0].reason or "") if dropped else ("", ""))] += 1
     assert sum(found.values()) == len(chosen) and not found - expected(home)
+    taken = {row["doc_id"] for row in rows_of(home, "mix", "sequence_spans")}
+    left_out = next(row["doc_id"] for row in rows_of(home, "decontaminate", "documents") if row["doc_id"] not in taken)
+    assert trace.trace_doc(home, of, str(left_out)).outcome == "not_in_mixture"
+    assert "  outcome        not in the mixture" in loam("trace", "--doc", str(left_out), home=home).stdout
 
 
 def test_every_stage_judges_what_the_one_before_let_through(home: Path) -> None:
@@ -134,7 +140,7 @@ def test_before_a_mixture_the_others_are_kept(home: Path) -> None:
     kept = sum(row["records"] for row in rows if row["outcome"] == RecordOutcome.KEPT)
     assert kept == manifest_of(home, "decontaminate")["rows"] and {row["outcome"] for row in rows} == {"dropped", "kept"}
     rows = outcomes(home, trace_start.start(home, checkpoint="mix-1"))
-    assert {row["outcome"] for row in rows} == {"dropped", "held_out", "not_reached"}
+    assert {row["outcome"] for row in rows} == {"dropped", "held_out", "not_reached", "not_in_mixture"}
 
 
 def test_what_is_no_record_is_refused(home: Path, tmp_path: Path) -> None:

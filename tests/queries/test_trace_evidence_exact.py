@@ -153,5 +153,6 @@ def test_lines_of_a_document_stand_in_columns() -> None:
     assert [line.strip() for line in lines[5:9:2]] == [
         "bench item item-1: 2 words, 1 n-gram, characters 1 to 4", "bench item item-1: 2 words, 2 n-grams, characters 2 to 5"
     ]  # fmt: skip
-    assert sum("bench item" in line for line in lines) == 10 and lines[-2] == f"{indent}and 2 more matches; --json names all"
+    assert sum("bench item" in line for line in lines) == 10 and lines[-3] == f"{indent}and 2 more matches; --json names all"
+    assert lines[-2] == "  outcome        kept; no mixture is known"
     assert lines[-1] == f"  pretrain       steps {', '.join(map(str, range(1, 21)))} and 2 more; --json names all"

@@ -17,6 +17,8 @@ from stages.core.tables.parquet import read_rows
 from stages.queries.tracing import trace_start, trace_text
 from stages.queries.tracing.trace_lines import SPAN_SHOWN, span_lines
 from stages.queries.tracing.trace_text import SpanDocument, TextSpan
+from stages.queries.tracing.traced import RecordOutcome
+from stages.text.match.verbatim import Occurrence
 from stages.text.tokenizer.bpe import load_plain
 from tests.conftest import answered, loam, run_stage
 from tests.queries.two_runs import DECISION, doc, make_artifact, make_run
@@ -113,15 +115,35 @@ def test_every_span_names_the_sequences_and_steps_that_hold_its_tokens(made: Mad
         at = made.texts[number].index(span)
         held_out, sequences = trained(made, number, at, at + len(span))
         assert (document.doc_id, document.url) == (str(doc(number)), f"http://x/{number}")
-        assert (document.held_out, set(document.sequences)) == (held_out, sequences) and held_out != bool(sequences)
+        assert set(document.sequences) == sequences and held_out != bool(sequences)
         last = made_sequences(made) - 2
         assert document.steps == tuple(sorted({1 + one // 2 for one in sequences if one < last}))
+        assert document.outcome == ("held_out" if held_out else "trained" if document.steps else "not_reached")
         several, out = several + (len(sequences) > 1), out + held_out
     assert several > 3 and out > 3
 
 
 def made_sequences(made: Made) -> int:
     return len(np.load(made.mixture / "train" / "sequences.npy")) - 1
+
+
+def test_without_a_mixture_nothing_is_said_about_one(made: Made) -> None:
+    text = " ".join(made.texts[0].split(" ")[:8])
+    of = trace_start.start(made.home, checkpoint=made.documents)
+    (found,) = trace_text.trace_text(made.home, of, text, 6)
+    assert [one.outcome for one in found.documents] == ["kept"]
+    answer = answered(loam("trace", "--text", text, "--json", "--checkpoint", made.documents, home=made.home).stdout, "trace")
+    assert [one["outcome"] for one in answer["spans"][0]["documents"]] == ["kept"]
+
+
+def test_tokens_of_another_text_of_the_document_are_left_out(made: Made) -> None:
+    """A continued checkpoint can have trained a document with another text: bytes of the new one mean nothing in its tokens."""
+    of, size = trace_start.start(made.home), len(made.texts[0].encode())
+
+    def segments(place: Occurrence) -> set[tuple[str, int]]:
+        return database.with_connection(made.home, lambda ask: trace_text._segments(ask, made.home, of, [(place, 9)]))[0]
+
+    assert segments(Occurrence(doc(0), 0, size, 0)) and not segments(Occurrence(doc(0), 0, size + 1, 0))
 
 
 def test_equal_documents_are_both_named(made: Made) -> None:
@@ -163,7 +185,10 @@ def test_the_command_prints_spans(made: Made) -> None:
 
 def test_lines_say_what_became_of_a_document() -> None:
     """Catches: an escape that is missing, a long span without its end, one fate taken for another."""
-    fates = [(False, (1,), tuple(range(25))), (True, (), ()), (False, (1,), ()), (False, (), ())]
+    fates: list[tuple[RecordOutcome, tuple[int, ...], tuple[int, ...]]] = [
+        (RecordOutcome.TRAINED, (1,), tuple(range(25))), (RecordOutcome.HELD_OUT, (), ()), (RecordOutcome.NOT_REACHED, (1,), ()),
+        (RecordOutcome.NOT_IN_MIXTURE, (), ()), (RecordOutcome.KEPT, (), ()),
+    ]  # fmt: skip
     documents = tuple(SpanDocument(f"d{n}", "http://a/\x1b[2J", *fate) for n, fate in enumerate(fates))
     lines = span_lines([TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, documents)], 6)
     assert lines[0].startswith('"aaa') and lines[0].endswith('aaa\\nend"') and "[cut]" in lines[0]
@@ -171,5 +196,5 @@ def test_lines_say_what_became_of_a_document() -> None:
     assert lines[3].endswith("18, 19 and 5 more; --json names all")
     assert span_lines([], 9) == ["No 9 words of it in a row are in the documents."]
     assert [line.strip() for line in lines[5::2]] == [
-        "held out for validation", "in the mixture, but no step trained it", "not in the mixture"
+        "held out for validation", "in the mixture, but no step trained it", "not in the mixture", "kept; no mixture is known"
     ]  # fmt: skip

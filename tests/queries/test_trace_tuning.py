@@ -10,7 +10,6 @@ import pytest
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing import trace, trace_start
-from stages.queries.tracing.outcomes import outcome_of
 from stages.queries.tracing.trace_lines import document_lines
 from stages.queries.tracing.traced import SequenceSpan, TunedOn
 from tests.conftest import answered, loam
@@ -65,7 +64,7 @@ def test_a_conversation_has_its_verdicts_sequences_and_steps(home: Path) -> None
     assert [v.node for v in found[21].verdicts] == ["conversations", "sft"] and found[21].steps == found[21].sequences == ()
     assert found[20].tuned[0].steps == (1, 2) and found[22].tuned[0].steps == ()
     assert found[30].tuned == (TunedOn("dpo", (SequenceSpan("train", 0, 0, 40),), (1,)),) and found[31].tuned[0].steps == ()
-    outcomes = {n: str(outcome_of(document)) for n, document in found.items()}
+    outcomes = {n: str(document.outcome) for n, document in found.items()}
     assert outcomes == {
         20: "trained",
         21: "trained",

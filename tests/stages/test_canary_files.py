@@ -152,6 +152,26 @@ def test_what_did_not_change_is_accepted(opened: dict[str, Artifact]) -> None:
         canary_files.check_canaries(opened[kind], opened["tokenizer"], CTX)
 
 
+def test_another_chat_template_does_not_refuse_tokens(opened: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens hold no chats, so the code and the file of the template may change."""
+    found = {of: copied(artifact, tmp_path) for of, artifact in opened.items()}
+    edited("tokenizer/tokenizer_config.json", lambda d: d.update(chat_template="{{ messages }}"))(monkeypatch, tmp_path)
+    rendered(lambda _, ids, mask, stop: (ids, [1] * len(ids)))(monkeypatch, tmp_path)
+    patched(canaries, "template", lambda tokens: "{{ messages }}")(monkeypatch, tmp_path)
+    canary_files.check_canaries(found["tokens"], found["tokenizer"], CTX)
+    assert {"template", "own_template", "chats"} & json.loads((found["tokens"].path / canaries.NAME).read_text()).keys() == set()
+
+
+def test_a_long_value_is_shown_from_the_first_difference_on() -> None:
+    assert canaries.difference({"a": "x" * 200 + "left"}, {"a": "x" * 200 + "right"}) == (
+        'a is, from character 202 on, left" in the file and right" by this code'
+    )
+    assert (
+        canaries.difference(["y" * 300], ["z" * 300], "b")
+        == f"b[0] is, from character 2 on, {'y' * 80} in the file and {'z' * 80} by this code"
+    )
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_each_change_is_refused(opened: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     kind, mutate, message = MUTATIONS[name]

@@ -16,6 +16,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE
+from stages.text.basics.hash_sampling import hash_value
 from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
 from stages.text.tokenizer import engine_check, token_engine
 from stages.text.tokenizer.bpe import load_plain, save
@@ -69,13 +70,15 @@ def test_both_engines_write_the_same_files(tmp_path: Path, tokenizer: Artifact, 
     monkeypatch.setattr("stages.encode.PIECE_BYTES", 20)
     docs = made.documents(tmp_path / "docs", SHARDS)
     events: list[Any] = []
-    files = []
+    files, digests = [], set[str]()
     for engine in ("auto", "tokenizers"):
         inputs = {"documents": docs, "tokenizer": tokenizer}
         artifact = run_stage(STAGE, {"engine": engine}, inputs, tmp_path / "home", events=events)
         files.append({file["path"]: file["sha256"] for file in artifact.manifest["files"]})
+        digests.add(artifact.manifest["digest"])
         assert artifact.summary["engine"] == {"auto": "gigatoken"}.get(engine, engine)
     assert files[0].pop("canaries.json") != files[1].pop("canaries.json") and files[0] == files[1] and len(files[0]) == 5
+    assert len(digests) == 1, "what reads the tokens is not built again"
     said = [event.values["line"] for event in events if event.kind == "log"]
     assert said == [f"encoded by gigatoken {version('gigatoken')}", f"encoded by tokenizers {version('tokenizers')}"]
 
@@ -131,15 +134,32 @@ def test_texts_that_cannot_be_read_are_refused(tmp_path: Path, tokenizer: Artifa
 
 
 def test_the_sample_follows_the_seed_and_is_a_thousandth(tmp_path: Path) -> None:
-    from stages.encode import EncodeTask, _sampled
+    from stages.encode import EncodeTask, SampledSoFar, _sampled
 
     ids = pa.array([number.to_bytes(16, "big") for number in range(8192)], pa.binary(16))
     sizes = np.full(8192, 1000)
     tasks = [EncodeTask(tmp_path, tmp_path, engine, 0, "uint16", 0, 1, seed) for engine, seed in (("gigatoken", 1), ("gigatoken", 2))]
-    one, other = (_sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), sizes, task) for task in tasks)
+    (one, _), (other, _) = (_sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), sizes, task, SampledSoFar()) for task in tasks)
     assert one.sum() == other.sum() == 8 and (one != other).any()
     by_definition = EncodeTask(tmp_path, tmp_path, "tokenizers", 0, "uint16", 0, 1, 1)
-    assert not _sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), sizes, by_definition).any()
+    assert not _sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), sizes, by_definition, SampledSoFar())[0].any()
+
+
+def test_row_groups_share_the_sample_of_a_shard(tmp_path: Path) -> None:
+    """Catches: a document of every row group, however large it is, and a share that a row group leaves unused and the next one does not get."""
+    from stages.encode import EncodeTask, SampledSoFar, _sampled
+
+    task, so_far, chosen = EncodeTask(tmp_path, tmp_path, "gigatoken", 0, "uint16", 0, 1, 1), SampledSoFar(), []
+    for group in range(40):
+        ids = pa.array([(100 * group + number).to_bytes(16, "big") for number in range(100)], pa.binary(16))
+        mask, so_far = _sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), np.full(100, 1000), task, so_far)
+        chosen.append(int(mask.sum()))
+    assert chosen[0] == 1, "at least one of a shard"
+    assert sum(chosen) == so_far.documents == 4 and so_far.of == 40 * 100 * 1000 == 1000 * so_far.size
+    lowest_first = [hash_value(1, "engine sample", number.to_bytes(16, "big")) for number in range(100)]
+    ids = pa.array([number.to_bytes(16, "big") for number in range(100)], pa.binary(16))
+    mask, _ = _sampled(pa.ExtensionArray.from_storage(pa.uuid(), ids), np.full(100, 1000), task, SampledSoFar())
+    assert np.flatnonzero(mask).tolist() == [int(np.argmin(np.array(lowest_first, np.uint64)))]
 
 
 def test_no_documents_is_refused(tmp_path: Path, tokenizer: Artifact) -> None:

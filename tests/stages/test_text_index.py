@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stages import text_index
 from stages.core.contract.errors import StageError
+from stages.core.tables import parquet
 from stages.core.tables.parquet import read_rows
+from stages.core.tables.shards import Meter
 from stages.text.match.suffix_array import open_piece
 from tests.conftest import run_stage
 from tests.stages import made
@@ -55,6 +60,26 @@ def test_workers_do_not_change_the_bytes(tmp_path: Path) -> None:
         for n in (1, 2)
     }
     assert len(digests) == 1
+
+
+def test_a_piece_reads_only_the_row_groups_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: rows before or after the range, a file that is decoded from its beginning for every piece."""
+    monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
+    docs = made.documents(tmp_path / "docs", [[f"text {n}" for n in range(14)]])
+    (path,) = (docs.path / "documents").glob("*.parquet")
+    read: list[int] = []
+    right = pq.ParquetFile.iter_batches
+
+    def noted(self: pq.ParquetFile, size: int, row_groups: list[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+        read.extend(row_groups)
+        return right(self, size, row_groups=row_groups, columns=columns)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
+    for first, end, groups in ((0, 14, [0, 1, 2, 3]), (5, 7, [1]), (6, 9, [1, 2]), (8, 8, []), (13, 14, [3])):
+        read.clear()
+        task = text_index.PieceTask((text_index.RowRange(path, first, end),), 0)
+        texts = [text for _, text in text_index._texts(task, Meter(tmp_path / "meter"))]
+        assert texts == [f"text {n}".encode() for n in range(first, end)] and read == groups
 
 
 def test_workers_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

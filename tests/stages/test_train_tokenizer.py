@@ -78,7 +78,10 @@ def test_too_small_a_corpus_is_refused_with_the_reachable_size(tmp_path: Path) -
     docs = made.documents(tmp_path / "docs", [TEXTS])
     with pytest.raises(StageError, match="The vocabulary should have 20,000 tokens") as caught:
         run_stage(STAGE, {"vocab_size": 20_000}, {"documents": docs}, tmp_path / "home")
-    assert "Set train_tokenizer.vocab_size to at most" in str(caught.value)
+    assert "Set train_tokenizer.vocab_size to at most" in str(caught.value) and "min_word_count" not in str(caught.value)
+    with pytest.raises(StageError) as caught:
+        run_stage(STAGE, {"vocab_size": 20_000, "min_word_count": 2}, {"documents": docs}, tmp_path / "home")
+    assert "more text, or set train_tokenizer.min_word_count (2) lower: it left out " in caught.value.do
 
 
 def test_no_documents_is_refused(tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ def test_workers_and_the_room_of_tables_do_not_matter(tmp_path: Path, monkeypatc
     monkeypatch.setattr(word_tables, "MERGED_WORDS", 60)
     assert words(files, [None] * 3, context(tmp_path / "small")) == long
     assert len(list((tmp_path / "small" / "words").iterdir())) > 3
+    monkeypatch.setattr(word_tables, "MERGED_WORDS", 1 << 20)
+    monkeypatch.setattr(word_tables, "MERGED_BYTES", 200)
+    assert words(files, [None] * 3, context(tmp_path / "bytes")) == long
+    assert len(list((tmp_path / "bytes" / "words").iterdir())) > 3
     assert words(files, [None] * 3, context(tmp_path / "rare"), 3) == {word: count for word, count in long.items() if count >= 3}
 
 

@@ -133,16 +133,30 @@ def read_rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict
         yield from batch.to_pylist()
 
 
-def read_batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+def read_batches(path: Path, columns: Sequence[str] | None = None, first: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
     """Yields the rows of one Parquet file, at most ROW_GROUP_ROWS at a time and never those of two row groups.
 
     pyarrow's own batches go on across row groups, so that ROW_GROUP_SIZE would not limit them.
+
+    Args:
+        path: The file.
+        columns: The columns; None for all.
+        first: The first row to yield. Row groups without a wanted row are not read.
+        end: The row after the last; None for all.
     """
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
+        stop = file.metadata.num_rows if end is None else end
+        after = 0
         for group in range(file.num_row_groups):
-            yield from file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=list(columns) if columns else None)
+            row, after = after, after + file.metadata.row_group(group).num_rows
+            if after <= first or row >= stop:
+                continue
+            for batch in file.iter_batches(ROW_GROUP_ROWS, row_groups=[group], columns=list(columns) if columns else None):
+                begin = min(max(first - row, 0), len(batch))
+                yield batch.slice(begin, max(min(stop - row, len(batch)) - begin, 0))
+                row += len(batch)
 
 
 def count_rows(path: Path) -> int:

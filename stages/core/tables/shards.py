@@ -1,6 +1,6 @@
 """Runs sharded work: one function, one task per shard, local worker processes. Each shard completes on its own.
 
-Guarantee: a shard's folder appears whole or not at all, so a killed stage that starts again does only the missing shards. The result does
+Guarantee: a shard's folder appears whole or not at all, also after a power cut, so a killed stage that starts again does only the missing shards. The result does
 not depend on the number of workers. No worker outlives its stage, however the stage ends. A killed worker (out of memory, for example)
 fails the stage at once. The progress shows documents, MB/s, dropped documents and the time left.
 Cost: one process per worker, started once per call; two small files per second for the progress of each.
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from stages.core.contract.errors import StageError
+from stages.core.store.files import fsync
 from stages.processes import die_with_parent
 
 if TYPE_CHECKING:
@@ -181,17 +182,16 @@ def _running(folder: Path) -> Path:
 
 
 def _one(work: ShardFunction[Task, Result], folder: Path, task: Task) -> None:
-    """Does one shard in a worker: writes into a temporary folder, then renames it."""
+    """Does one shard in a worker: writes into a temporary folder, fsyncs all that is in it, then renames it."""
     partial_folder = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial_folder, ignore_errors=True)
     partial_folder.mkdir(parents=True)
     meter = Meter(_running(folder))
     result = work(partial_folder, task, meter)
     meter.write(partial_folder / MEASURE)
-    with (partial_folder / "result.json").open("w") as file:
-        json.dump(result, file)
-        file.flush()
-        os.fsync(file.fileno())
+    (partial_folder / "result.json").write_text(json.dumps(result))
+    for path in (*partial_folder.rglob("*"), partial_folder):
+        fsync(path)
     os.replace(partial_folder, folder)
     for left in (_running(folder), _running(folder).with_suffix(NOW)):
         left.unlink(missing_ok=True)

@@ -7,12 +7,13 @@ Cost: one query over the decisions, sequences and steps; DuckDB holds the doc_id
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
-from stages.queries.tracing.trace_start import PIPELINE, Start
+from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start
 from stages.queries.tracing.traced import OutcomeRow, RecordOutcome, TracedDocument
 
 
@@ -68,16 +69,25 @@ def _place(node: str) -> tuple[bool, int]:
     return not node, PIPELINE.index(node) if node else 0
 
 
-def outcome_of(document: TracedDocument) -> RecordOutcome:
-    """Returns the outcome of one document, conversation or pair."""
-    if any(verdict.verdict == "dropped" for verdict in document.verdicts):
+def outcome_of(of: Start, own: TracedDocument, steps: Sequence[int]) -> RecordOutcome:
+    """Returns the outcome of one document, conversation or pair.
+
+    Args:
+        of: the start of the answer.
+        own: what the start itself recorded of it, without the checkpoints that it continues.
+        steps: the pretraining steps of the whole chain that saw it.
+    """
+    if any(verdict.verdict == "dropped" for verdict in own.verdicts):
         return RecordOutcome.DROPPED
-    if document.steps or any(tuned.steps for tuned in document.tuned):
+    if steps or any(tuned.steps for tuned in own.tuned):
         return RecordOutcome.TRAINED
-    parts = {span.part for own in (document.sequences, *(tuned.sequences for tuned in document.tuned)) for span in own}
+    parts = {span.part for one in (own.sequences, *(tuned.sequences for tuned in own.tuned)) for span in one}
     if "validation" in parts:
         return RecordOutcome.HELD_OUT
-    return RecordOutcome.NOT_REACHED if parts else RecordOutcome.KEPT
+    if parts:
+        return RecordOutcome.NOT_REACHED
+    nodes = TUNING if any(verdict.node in DIALOGUES for verdict in own.verdicts) else ("pretrain",)
+    return RecordOutcome.NOT_IN_MIXTURE if any(of.sequences(node) for node in nodes) else RecordOutcome.KEPT
 
 
 def _in_part(of: Start, part: str) -> _Part:

@@ -19,6 +19,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.decision import Decision
 from stages.queries.tracing.drop_evidence import evidence
+from stages.queries.tracing.outcomes import outcome_of
 from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start, start
 from stages.queries.tracing.traced import BatchRow, SequenceRow, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict, TunedOn
 
@@ -243,18 +244,18 @@ def _any(paths: Sequence[str]) -> str:
 def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str) -> TracedDocument:
     """Returns a document. Where pretraining continued a checkpoint, its steps are those of the whole chain.
 
-    Verdicts, tokens and sequences are those of the first in the chain that recorded the document.
+    Verdicts, tokens and sequences are those of the first in the chain whose mixture holds the document. The outcome is that of `of`.
 
     Raises:
         RecipeError: none of them recorded it.
     """
-    found: list[TracedDocument] = []
+    recorded: list[TracedDocument | None] = []
     first: int | None = None  # of the steps of the runs that were already looked at
     for one in of.chain:
-        document = _recorded(query, one, doc_id, first)
-        found += [document] if document else []
+        recorded.append(_recorded(query, one, doc_id, first))
         if file := one.of.get(("pretrain", "steps")):
             first = query("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
+    found = [document for document in recorded if document]
     if not found:
         raise RecipeError(
             f"No document {doc_id} is recorded in what {of.alias} was made from.",
@@ -262,7 +263,9 @@ def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str)
             do="Take a doc_id from `loam trace --url` or the decisions view; use --run or --checkpoint to start from another one.",
         )
     newest = next((document for document in found if document.sequences), found[0])
-    return replace(newest, steps=tuple(sorted({step for document in found for step in document.steps})))
+    steps = tuple(sorted({step for document in found for step in document.steps}))
+    own = recorded[0] or TracedDocument(doc_id, found[0].url, found[0].verdicts)
+    return replace(newest, steps=steps, outcome=outcome_of(of, own, steps))
 
 
 def _recorded(query: database.QueryFunction, of: Start, doc_id: str, before: int | None) -> TracedDocument | None:

@@ -13,12 +13,20 @@ from stages.core.contract.printable import one_line
 from stages.queries.tracing.drop_evidence import Copy
 from stages.queries.tracing.rule_thresholds import Measured
 from stages.queries.tracing.trace_text import SpanDocument, TextSpan
-from stages.queries.tracing.traced import TracedDocument, TracedVerdict
+from stages.queries.tracing.traced import RecordOutcome, TracedDocument, TracedVerdict
 
 MATCHES_SHOWN = 10
 STEPS_SHOWN = 20
 SPAN_SHOWN = 400  # characters
 INDENT = " " * 17
+BECAME = {
+    RecordOutcome.DROPPED: "dropped",
+    RecordOutcome.TRAINED: "trained",
+    RecordOutcome.HELD_OUT: "held out for validation",
+    RecordOutcome.NOT_REACHED: "in the mixture, but no step trained it",
+    RecordOutcome.NOT_IN_MIXTURE: "not in the mixture",
+    RecordOutcome.KEPT: "kept; no mixture is known",
+}
 
 
 def document_lines(document: TracedDocument) -> list[str]:
@@ -43,11 +51,7 @@ def _span(span: TextSpan) -> Iterator[str]:
 
 
 def _became(document: SpanDocument) -> str:
-    if document.steps:
-        return f"pretrain steps {_steps(document.steps)}"
-    if document.held_out:
-        return "held out for validation"
-    return "in the mixture, but no step trained it" if document.sequences else "not in the mixture"
+    return f"pretrain steps {_steps(document.steps)}" if document.steps else BECAME[document.outcome]
 
 
 def _steps(steps: Sequence[int]) -> str:
@@ -60,6 +64,7 @@ def _lines(document: TracedDocument) -> Iterator[str]:
     for verdict in document.verdicts:
         yield f"  {verdict.node:<14} {verdict.verdict:<8} {verdict.reason or ''}".rstrip()
         yield from (INDENT + line for line in _evidence(verdict))
+    yield f"  outcome        {BECAME[document.outcome]}"
     for span in document.tokens:
         yield f"  encode         {span.length:,} tokens at {span.start:,} of shard {span.shard}"
     for part in document.sequences:

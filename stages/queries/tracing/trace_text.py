@@ -3,7 +3,8 @@
 The chain is span -> documents (the index of node text_index) -> tokens -> segments of sequences -> steps. Any program may call `trace_text`;
 `loam trace --text` prints its answer.
 Guarantee: read-only. Counts are exact over all documents of decontaminate that the start was made from, held out or not. A step is named
-if it trained a segment with at least one token of the span.
+if it trained a segment with at least one token of the span. Steps of a continued checkpoint are left out where it trained the document with a
+text of another size.
 Cost: milliseconds for the search (stages/text/match/verbatim.py); four queries of the index for all documents together. A text that
 repeats itself, against documents that repeat the same, takes time with the square of its length, so MAX_BYTES bounds it.
 """
@@ -21,6 +22,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.trace import urls_in
 from stages.queries.tracing.trace_start import Start
+from stages.queries.tracing.traced import RecordOutcome
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,14 +43,14 @@ class SpanDocument:
     Attributes:
         doc_id: the document.
         url: its URL; None if none is recorded.
-        held_out: whether it is in the validation part of the mixture.
+        outcome: what became of the span there: as for a record, but of the tokens of one occurrence.
         sequences: the training sequences with tokens of the span, of one occurrence.
         steps: the pretraining steps that trained them, in order.
     """
 
     doc_id: str
     url: str | None
-    held_out: bool
+    outcome: RecordOutcome
     sequences: tuple[int, ...]
     steps: tuple[int, ...]
 
@@ -80,6 +82,16 @@ class _Trained(NamedTuple):
     parts: set[str]
     sequences: set[int]
     steps: set[int]
+
+    def outcome(self, known: bool) -> RecordOutcome:
+        """Returns the outcome. known: whether a mixture is known."""
+        if self.steps:
+            return RecordOutcome.TRAINED
+        if "validation" in self.parts:
+            return RecordOutcome.HELD_OUT
+        if self.parts:
+            return RecordOutcome.NOT_REACHED
+        return RecordOutcome.NOT_IN_MIXTURE if known else RecordOutcome.KEPT
 
 
 class _Tokens(NamedTuple):
@@ -157,10 +169,9 @@ def _answered(ask: database.QueryFunction, home: Path, of: Start, query: bytes, 
     for span in found:
         documents = []
         for one in span.documents:
-            parts, sequences, steps = next(trained)
-            doc_id = str(one.doc_id)
-            held_out = "validation" in parts
-            documents.append(SpanDocument(doc_id, urls.get(doc_id), held_out, tuple(sorted(sequences)), tuple(sorted(steps))))
+            became, doc_id = next(trained), str(one.doc_id)
+            outcome = became.outcome(bool(of.sequences("pretrain")))
+            documents.append(SpanDocument(doc_id, urls.get(doc_id), outcome, tuple(sorted(became.sequences)), tuple(sorted(became.steps))))
         text = query[span.start : span.end].decode()
         start = len(query[: span.start].decode("utf-8", "surrogatepass"))
         answer.append(TextSpan(text, start, start + len(text), span.words, span.count, tuple(documents)))
@@ -170,7 +181,8 @@ def _answered(ask: database.QueryFunction, home: Path, of: Start, query: bytes, 
 def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]]) -> list[_Trained]:
     """Returns what became of each occurrence. places: occurrences, and the bytes of their spans.
 
-    Where pretraining continued a checkpoint, the sequences are those of the newest mixture, and the steps those of the whole chain.
+    Where pretraining continued a checkpoint, the sequences are those of the newest mixture, and the steps those of the whole chain. The
+    places are bytes of the newest run's texts. If an earlier run trained another text of a document, known by its size, its steps are left out.
     """
     found = [_Trained(set(), set(), set()) for _ in places]
     before: int | None = None  # the first step of the runs that were already looked at
@@ -200,7 +212,7 @@ def _segments(ask: database.QueryFunction, home: Path, of: Start, places: Sequen
     for doc_id, *segment in ask(sql, [file, wanted])[1]:
         segments.setdefault(doc_id.hex, []).append((*segment,))
     for own, (place, length) in zip(found, places, strict=True):
-        if row := tokens.get(place.doc_id.hex):
+        if (row := tokens.get(place.doc_id.hex)) and row.size == place.size:
             first, end = _token_range(_folder(home, of), _tokenizer(ask, home, of), row, place.start, place.start + length)
             for part, sequence, shard, start, size in segments.get(place.doc_id.hex, ()):
                 if shard == row.shard and start < end and start + size > first:

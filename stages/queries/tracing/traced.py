@@ -182,6 +182,7 @@ class TracedDocument:
         sequences: its parts in the mixture.
         steps: the pretraining steps that saw it, in order.
         tuned: what sft and dpo did with it.
+        outcome: what became of it in the end, as `loam trace --all` counts it.
     """
 
     doc_id: str
@@ -191,3 +192,4 @@ class TracedDocument:
     sequences: tuple[SequenceSpan, ...] = ()
     steps: tuple[int, ...] = ()
     tuned: tuple[TunedOn, ...] = ()
+    outcome: RecordOutcome = RecordOutcome.KEPT

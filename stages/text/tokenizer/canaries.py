@@ -1,4 +1,4 @@
-"""Canaries: short texts and chats with the token ids, loss masks and boundaries that the code gave which made an artifact.
+"""Canaries: short texts, and for encoded chats chats, with the token ids, masks and boundaries that the code gave which made an artifact.
 
 Guarantee: an artifact's canaries are no data: nothing counts or trains them. Whoever opens the artifact computes them again with its own code
 and tokenizer; `difference` names the first value that is not the same. So a change that no file shows, such as another template or another
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from stages.text.items.chat import ChatFormat, render, render_prompt, template
-from stages.text.tokenizer.token_engine import TOKENIZERS, TokenEngine, bounded, id_dtype
+from stages.text.tokenizer.token_engine import TOKENIZERS, TokenEngine, bounded, id_dtype, open_engine
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
 NAME = "canaries.json"
 """The file beside the artifact's data."""
+SHOWN = 80
+"""Characters of a value in a message."""
 PLAIN = (
     "", "A plain sentence, and it's short.", "  two  blanks\tand a tab\n\n\nlines\r\n ", "12345 1 22 333 4444, 3.14", "don't WE'LL I'm",
     "Ein Häuschen, 漢字かな, русский, עברית, हिन्दी, \U0001f468\u200d\U0001f469\u200d\U0001f467, e\u0301 \u00e9 \ufb01", "\u00a0\u2028\u3000\0\ufeff",
@@ -58,27 +61,34 @@ class ChatCanary(TypedDict):
     prompt: list[int]
 
 
-class Canaries(TypedDict):
-    """The content of NAME.
+class TextCanaries(TypedDict):
+    """The content of NAME beside tokens, in which there are no chats.
 
     engine: name of the engine of the texts. versions: name of a library -> version. dtype: type of an id in token files. special: role ->
-    id. template: chat template of tokenizer_config.json. own_template: the one that this code writes there. texts and chats: the canaries.
-    tokenizer: sha256 of tokenizer.json, because a merge in another place may change no id of so few texts.
+    id. tokenizer: sha256 of tokenizer.json, because a merge in another place may change no id of so few texts.
     """
 
     engine: str
     versions: dict[str, str]
     dtype: str
     special: dict[str, int]
-    template: str
-    own_template: str
     texts: list[TextCanary]
-    chats: list[ChatCanary]
     tokenizer: str
 
 
-def make_canaries(tokenizer: Path, engine: TokenEngine) -> Canaries:
-    """Returns the canaries by this code.
+class ChatCanaries(TextCanaries):
+    """The content of NAME where chats were encoded.
+
+    template: chat template of tokenizer_config.json. own_template: the one that this code writes there.
+    """
+
+    template: str
+    own_template: str
+    chats: list[ChatCanary]
+
+
+def text_canaries(tokenizer: Path, engine: TokenEngine) -> TextCanaries:
+    """Returns the canaries of texts by this code.
 
     Args:
         tokenizer: The tokenizer's folder.
@@ -92,25 +102,42 @@ def make_canaries(tokenizer: Path, engine: TokenEngine) -> Canaries:
 
     form = chat_format(engine.definition, read_chat_tokens(tokenizer))
     special = {role: form.ids[token] for role, token in form.tokens.by_role().items()}
-    spelt = [f"A {token} spelt out.{token}" for token in form.ids]
-    texts = [*PLAIN, *spelt]
+    texts = [*PLAIN, *_spelt(form)]
     dtype = id_dtype(engine.definition.get_vocab_size())
     encoded = engine.encode(pa.array(texts, pa.string()))
     flat = bounded(encoded, special["bos"], special["eos"], dtype)
     starts = [int(at) + 2 * number for number, at in enumerate(encoded.offsets)]
-    config: dict[str, str] = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
-    chats = [*CHATS, *([{"role": "user", "content": one}, {"role": "assistant", "content": one}] for one in spelt)]
     return {
         "engine": engine.name,
         "versions": {name: version(name) for name in sorted({engine.name, TOKENIZERS})},
         "dtype": flat.dtype.name,
         "special": special,
-        "template": config["chat_template"],
-        "own_template": template(form.tokens),
         "texts": [{"text": text, "ids": flat[starts[n] : starts[n + 1]].tolist()} for n, text in enumerate(texts)],
-        "chats": [_chat(messages, form) for messages in chats],
         "tokenizer": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
     }
+
+
+def chat_canaries(tokenizer: Path) -> ChatCanaries:
+    """Returns the canaries of texts and chats by this code, by Hugging Face tokenizers, which encodes chats.
+
+    Args:
+        tokenizer: The tokenizer's folder.
+    """
+    from stages.text.tokenizer.bpe import load_chat_format
+
+    form = load_chat_format(tokenizer)
+    config: dict[str, str] = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    chats = [*CHATS, *([{"role": "user", "content": one}, {"role": "assistant", "content": one}] for one in _spelt(form))]
+    return {
+        **text_canaries(tokenizer, open_engine(TOKENIZERS, tokenizer / "tokenizer.json")),
+        "template": config["chat_template"],
+        "own_template": template(form.tokens),
+        "chats": [_chat(messages, form) for messages in chats],
+    }
+
+
+def _spelt(form: ChatFormat) -> list[str]:
+    return [f"A {token} spelt out.{token}" for token in form.ids]
 
 
 def _chat(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> ChatCanary:
@@ -129,7 +156,7 @@ def difference(recorded: JsonValue, computed: JsonValue, where: str = "") -> str
 
     Args:
         recorded: The content of NAME, or a part of it.
-        computed: The same from `make_canaries`.
+        computed: The same by this code.
         where: Name of the part.
     """
     if isinstance(recorded, dict) and isinstance(computed, dict) and recorded.keys() == computed.keys():
@@ -138,7 +165,12 @@ def difference(recorded: JsonValue, computed: JsonValue, where: str = "") -> str
         parts = ((one, other, f"{where}[{number}]") for number, (one, other) in enumerate(zip(recorded, computed, strict=True)))
     else:
         same = recorded == computed and type(recorded) is type(computed)
-        return (
-            "" if same else f"{where or 'the file'} is {json.dumps(recorded)[:80]} in the file and {json.dumps(computed)[:80]} by this code"
-        )
+        return "" if same else _told(where or "the file", json.dumps(recorded), json.dumps(computed))
     return next((found for one, other, at in parts if (found := difference(one, other, at))), "")
+
+
+def _told(where: str, recorded: str, computed: str) -> str:
+    """Returns how two values differ, as JSON: whole if both are short, else from the first difference on."""
+    first = len(os.path.commonprefix([recorded, computed])) if max(len(recorded), len(computed)) > SHOWN else 0
+    part = f", from character {first + 1:,} on," if first else ""
+    return f"{where} is{part} {recorded[first : first + SHOWN]} in the file and {computed[first : first + SHOWN]} by this code"

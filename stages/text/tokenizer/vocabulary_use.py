@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 RARE_BELOW = 10
 LONGEST = 10
 DIGITS = "1234567890"
+COUNTED_TOKENS = 1 << 18
+"""Tokens that are counted at once: a count of one text alone takes time with the size of the vocabulary."""
 
 
 class GroupUse(TypedDict):
@@ -52,13 +54,18 @@ def vocabulary_use(tokenizer: Tokenizer, texts: Iterable[tuple[str, str, str]]) 
 
     groups: dict[tuple[str, str], GroupUse] = {}
     used = np.zeros(tokenizer.get_vocab_size(), np.int64)
+    waiting: list[int] = []
     for source, lang, text in texts:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         group = groups.setdefault((source, lang), {"source": source, "lang": lang, "bytes": 0, "tokens": 0, "words": 0})
         group["bytes"] += len(text.encode())
         group["tokens"] += len(ids)
         group["words"] += len(text.split())
-        used += np.bincount(np.array(ids, np.int64), minlength=len(used))
+        waiting += ids
+        if len(waiting) >= COUNTED_TOKENS:
+            used += np.bincount(waiting, minlength=len(used))
+            waiting = []
+    used += np.bincount(np.array(waiting, np.int64), minlength=len(used))
     sizes = token_bytes(tokenizer)
     ordinary = sizes > 0
     longest = np.lexsort((np.arange(len(sizes)), -sizes))[:LONGEST].tolist()

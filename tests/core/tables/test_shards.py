@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stages.core.tables import shards
 from stages.core.tables.shards import MEASURE, Meter, _Progress
 from tests.conftest import PROJECT
 
@@ -104,3 +105,21 @@ def test_a_worker_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert values == {"documents": 2, "size_bytes": 20, "share": 0.5, "dropped": {"short": 1}}
     meter.add(1, 10, share=0.9)
     assert json.loads((tmp_path / "meter.json").read_text())["share"] == 0.9
+
+
+def _written(folder: Path, task: int, meter: Meter) -> int:
+    (folder / "more").mkdir()
+    for path in (folder / "one.bin", folder / "more" / "two.bin"):
+        path.write_bytes(b"x")
+    return task
+
+
+def test_every_file_of_a_shard_is_on_disk_before_its_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a file that a power cut empties below a finished shard."""
+    done: list[str] = []
+    monkeypatch.setattr(shards, "fsync", lambda path: done.append(str(path.relative_to(tmp_path))))
+    shards._one(_written, tmp_path / "00000", 7)
+    assert sorted(done) == sorted(
+        f"00000.partial{name}" for name in ("", "/one.bin", "/more", "/more/two.bin", f"/{MEASURE}", "/result.json")
+    )
+    assert json.loads((tmp_path / "00000" / "result.json").read_text()) == 7

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from stages.text.tokenizer import vocabulary_use as vocabulary_use_module
 from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.vocabulary_use import vocabulary_use
 
 
-def test_figures_are_those_of_the_texts() -> None:
+@pytest.mark.parametrize("at_once", [1, 10, 1 << 18])
+def test_figures_are_those_of_the_texts(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(vocabulary_use_module, "COUNTED_TOKENS", at_once)
     tokenizer = train_bpe(["red red red"] * 5, 265)  # 256 bytes, "ed", "red", " red" and 6 special tokens
     found = vocabulary_use(tokenizer, [("web", "en", "red red"), ("web", "de", "é 12"), ("web", "en", " red" * 12)])
     assert found["groups"] == [
