@@ -89,8 +89,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["run"], "RECIPE requires an argument", "loam run --help"),
         (["run", "tiny", "more"], "more", "loam run --help"),
         (["lineage", "import", "dedup", "x"], "--provenance requires an argument", "loam lineage import --help"),
-        (["trace"], "traces one thing at a time", "exactly one of --url, --doc and --step"),
-        (["trace", "--step", "1", "--url", "x"], "traces one thing at a time", "exactly one of --url, --doc and --step"),
+        (["trace"], "traces one thing at a time", "exactly one of --url, --doc, --record, --step"),
+        (["trace", "--step", "1", "--url", "x"], "traces one thing at a time", "exactly one of --url, --doc, --record, --step"),
         (["trace", "--step", "1", "--run", "a", "--checkpoint", "b"], "--run and --checkpoint exclude each other", "Name the run"),
     ],
 )
