@@ -92,7 +92,7 @@ def _ngrams(segment: np.ndarray, order: int) -> np.ndarray:
 
 def _join(tokens: np.ndarray, vocab_size: int) -> np.ndarray:
     """Returns one number per n-gram: int64 [n], of int64 [order, n]."""
-    joined = np.zeros_like(tokens[0])
+    joined = np.zeros(tokens.shape[1], np.int64)
     for row in tokens:
         joined = joined * vocab_size + row
     return joined

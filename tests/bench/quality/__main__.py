@@ -95,7 +95,10 @@ def train(wanted: Sequence[Wanted], corpus: Corpus, root: Path, together: int) -
                     del running[one]
                     failed |= bool(process.returncode)
                     log = (one.folder(root, corpus) / "log.txt").read_text(errors="replace")
-                    print(f"{one.contestant}, seed {one.seed}, {one.tokens:,} tokens: {log[-1500:] if process.returncode else 'done'}", flush=True)
+                    print(
+                        f"{one.contestant}, seed {one.seed}, {one.tokens:,} tokens: {log[-1500:] if process.returncode else 'done'}",
+                        flush=True,
+                    )
     finally:
         for process in running.values():
             process.kill()
@@ -119,7 +122,9 @@ def started(one: Wanted, corpus: Corpus, root: Path) -> subprocess.Popen[bytes]:
         variables.pop("TORCHDYNAMO_DISABLE", None)  # which a rank has
     words = [one.contestant, str(one.tokens), str(one.seed), str(corpus.folder), str(folder), one.changes, str(os.getpid())]
     with (folder / "log.txt").open("wb") as log:
-        return subprocess.Popen([sys.executable, "-m", "tests.bench.quality.trial", *words], cwd=PROJECT, env=variables, stdout=log, stderr=log)
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.quality.trial", *words], cwd=PROJECT, env=variables, stdout=log, stderr=log
+        )
 
 
 def table(wanted: Sequence[Wanted], corpus: Corpus, root: Path) -> list[dict[str, Any]]:
@@ -132,9 +137,10 @@ def table(wanted: Sequence[Wanted], corpus: Corpus, root: Path) -> list[dict[str
             values = [result["bits_per_byte"] for result in results]
             spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
             first = results[0]
+            all_flops = first["model_flops"] + first["optimizer_flops"]
             rows.append({
                 "tokens": f"{key[0]:,}", "contestant": key[1], "bits per byte (mean, spread over seeds)": f"{statistics.mean(values):.4f}{spread}",
-                "seeds": len(values), "FLOPs of the model": f"{first['model_flops']:.2e}", "with the optimizer's": f"{first['model_flops'] + first['optimizer_flops']:.2e}",
+                "seeds": len(values), "FLOPs of the model": f"{first['model_flops']:.2e}", "with the optimizer's": f"{all_flops:.2e}",
                 "matmul parameters": f"{first['matmul_parameters']:,.0f}", "CPU s": f"{statistics.mean(result['cpu_s'] for result in results):,.0f}",
                 "peak MB": f"{max(result['peak_bytes'] for result in results) / 1e6:,.0f}",
             })  # fmt: skip
