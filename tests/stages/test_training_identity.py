@@ -63,8 +63,9 @@ def test_no_deciding_file_holds_a_clock(chain: Chain, name: str) -> None:
     assert set(json.loads((path / "checkpoint" / "checkpoint.json").read_text())) == {"format", "files"}
 
 
-def test_of_logprobs_every_file_counts(chain: Chain) -> None:
-    assert chain.logprobs.manifest["identity"] == []
+def test_of_logprobs_only_the_versions_in_canaries_do_not_count(chain: Chain) -> None:
+    assert chain.logprobs.manifest["identity"] == ["logprobs.parquet"]
+    assert {file["path"] for file in files_of(chain.logprobs)} == {"logprobs.parquet", "canaries.json"}
 
 
 def replayed_as_recorded(chain: Chain, name: str, stage: Stage, inputs: Mapping[str, Artifact], scratch: Path) -> None:
