@@ -48,6 +48,7 @@ def test_record_counts_and_order(chain: Chain) -> None:
     records = [r["doc_id"] for r in read_rows(chain.preferences.path / "preferences.parquet")]
     assert [row["doc_id"] for row in rows] == [r for n, r in enumerate(records) if n != 3]
     assert chain.logprobs.manifest["record_counts"]["dropped"] == {"too_long": 1}
+    assert chain.logprobs.manifest["identity"] == ["logprobs.parquet"], "the canaries with their versions are in no digest"
 
 
 def test_only_so_many_pairs(chain: Chain, tmp_path: Path) -> None:
