@@ -80,11 +80,13 @@ class Plan:
         steps: the planned nodes, in pipeline order.
         missing: one sentence for each thing that this machine or the home does not have.
         off: node that the recipe leaves off -> why, in pipeline order.
+        reads: node -> the nodes that it reads by role.
     """
 
     steps: tuple[Planned, ...]
     missing: tuple[str, ...] = ()
     off: Mapping[str, str] = field(default_factory=dict)
+    reads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -147,7 +149,7 @@ def make_plan(
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job, job.files)
         else:
             planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job, job.files)
-    return Plan(tuple(planned.values()), tuple(missing), off)
+    return Plan(tuple(planned.values()), tuple(missing), off, {step.node: step.reads for step in steps})
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
@@ -247,7 +249,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
-    rows += mixture_table(recipe, built)
+    rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
     return rows
 
 

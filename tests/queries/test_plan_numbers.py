@@ -107,7 +107,7 @@ def test_a_budget_in_tokens_is_rounded_up_to_steps_and_one_in_epochs_has_no_numb
 
 def test_sequences_of_two_lengths_cost_what_each_costs(tmp_path: Path) -> None:
     """Two steps of 64 sequences of 64 tokens, then sequences of 128. A token costs 6 * 339,456 + 12 * 4 * 64 * its context."""
-    mixed = artifact(tmp_path / "mix", mix={"sources": {}, "ranges": RANGES})
+    mixed = artifact(tmp_path / "mix", mix={"sources": {}, "shares": [], "ranges": RANGES})
     found = dict(size(tmp_path, "pretrain.budget={steps: 5}", "pretrain.global_batch_size=64", mix=mixed))
     short, long = 2 * 64 * 64, 3 * 64 * 128
     assert found["pretraining tokens"] == f"{short + long:,} (at most)"
@@ -117,7 +117,7 @@ def test_sequences_of_two_lengths_cost_what_each_costs(tmp_path: Path) -> None:
         size(tmp_path, f"pretrain.budget={{tokens: {short + 1}}}", "pretrain.warmup_steps=0", "pretrain.global_batch_size=64", mix=mixed)
     )
     assert found["pretraining tokens"] == f"{short + 64 * 128:,} (at most)"
-    few = artifact(tmp_path / "few", mix={"sources": {}, "ranges": [{"start_sequence": 0, "sequences": 63, "seq_len": 64}]})
+    few = artifact(tmp_path / "few", mix={"sources": {}, "shares": [], "ranges": [{"start_sequence": 0, "sequences": 63, "seq_len": 64}]})
     assert dict(size(tmp_path, "pretrain.global_batch_size=64", mix=few))["pretraining"].startswith(
         "will be refused: Sequences to train on from number 0 on: 63, less than one"
     )
