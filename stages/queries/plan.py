@@ -26,7 +26,7 @@ from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 from stages.queries.imported import CHECKPOINTS
 from stages.queries.planned_mixture import mixture_table
-from stages.queries.planned_ranges import planned_ranges
+from stages.queries.planned_ranges import planned_ranges, readings_row
 
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
@@ -302,13 +302,18 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
     rows = []
+    mix, mixed = (
+        recipe.sections.get("mix"),
+        next((one.artifact for one in plan.steps if one.node == "mix" and one.state != NodeState.DAMAGED), None),
+    )
+    before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
+    try:  # as if the steps before had the same batches and ranges
+        phases = phase_table(planned_ranges(mix, mixed), pretrain.batch_sizes)
+    except OrderError as error:
+        return [("pretraining", f"{'will' if mixed else 'may'} be refused: {error}")]
+    readings = None if before else readings_row(pretrain.budget, phases, mix, mixed is not None)
+    rows += [readings] if readings else []
     if pretrain.budget.epochs is None:
-        before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
-        mixed = next((step.artifact for step in plan.steps if step.node == "mix" and step.state != NodeState.DAMAGED), None)
-        try:  # as if the steps before had the same batches and ranges
-            phases = phase_table(planned_ranges(recipe.sections.get("mix"), mixed), pretrain.batch_sizes)
-        except OrderError as error:
-            return [("pretraining", f"will be refused: {error}")]
         steps = pretrain.budget.in_steps(phases)
         tokens = tokens_by_length(phases, before, steps)
         rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []

@@ -1,7 +1,8 @@
 """The ranges of sequences that a pretraining will read, as far as they are known before mix has packed them.
 
 Guarantee: of a mixture that is built, its own ranges. Else those that the settings of mix announce: the sequences of a phase are counted as
-full, which they are to less than a tenth of a percent, and the last range counts as endless.
+full, so the packed range has as many or more, and more the shorter the phase and its blocks are; the last range counts as endless. What does
+not fit the announced ranges may still fit the packed ones.
 Cost: reads one small file of a built mixture.
 """
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stages.lm.data.phases import BatchSize, Phase, SequenceRange
+    from stages.lm.train.training_settings import Budget
 
 ENDLESS = 1 << 60
 
@@ -52,3 +54,36 @@ def announced_phases(mix: Any, sizes: Sequence[BatchSize], several: bool) -> tup
     from stages.lm.data.phases import phase_table, planned_phases
 
     return phase_table(planned_ranges(mix), sizes) if several else planned_phases(mix.seq_len, sizes)
+
+
+def readings_row(budget: Budget, phases: tuple[Phase, ...], mix: Any, built: bool) -> tuple[str, str] | None:
+    """Returns a row (what, value): how many times a training from its first step reads the mixture; None where it is not known.
+
+    Args:
+        budget: Its budget.
+        phases: Its phases, from the ranges that `planned_ranges` returns.
+        mix: The section of mix.
+        built: Whether the ranges are those of a built mixture.
+    """
+    from stages.lm.data.order import Order
+    from stages.lm.data.phases import OrderError, sequences_before
+
+    if built:
+        order = Order(phases, 0)
+        steps = budget.in_steps(phases, order.sequences_per_epoch)
+        try:
+            order.refuse_another_reading(steps)
+        except OrderError as error:
+            return "pretraining", f"will be refused: {error}"
+        return "readings of the mixture", f"{sequences_before(phases, steps) / order.sequences_per_epoch:.2f}"
+    given = getattr(mix, "phases", ())
+    if len(given) < 2 or budget.epochs is not None:
+        return None
+    most = sum(-(-phase.tokens // (phase.seq_len or mix.seq_len)) for phase in given)
+    asked = sequences_before(phases, budget.in_steps(phases))
+    if asked <= most:
+        return None
+    return (
+        "pretraining",
+        f"may be refused: it reads {asked:,} sequences, and mix.phases announce {most:,}, each of which is read at most once",
+    )

@@ -19,7 +19,6 @@ from tests.stages import made
 from tests.stages.test_mix_phases import SETTINGS, inputs  # noqa: F401 - a fixture
 from tests.stages.test_mix_repeats import LENGTHS, tokens_of
 
-
 READS = {"tokens": "encode", "documents": "decontaminate", "filtered": "filter"}
 
 

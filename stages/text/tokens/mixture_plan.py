@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -184,11 +184,7 @@ def _refuse_unknown(settings: Mix, names: Sequence[str]) -> None:
 
 
 def _streams(spans: Spans, pool: np.ndarray, divided: Sequence[DocumentBuckets]) -> tuple[tuple[StreamKey, ...], list[list[float]]]:
-    """Returns the streams, and the factor of each of them in each phase. Phases with other buckets divide a stream further.
-
-    Raises:
-        MixtureError: Buckets make more than MAX_STREAMS streams.
-    """
+    """Returns the streams, and the factor of each of them in each phase. Phases with other buckets divide a stream further."""
     distinct: list[DocumentBuckets] = []
     for one in divided:
         if len(one.names) > 1 and not any(np.array_equal(one.number, other.number) for other in distinct):
@@ -295,20 +291,24 @@ def _phase_tokens(
         return wanted
     caps = [limit - tokens for limit, tokens in zip(limits, used, strict=True)]
     own_shares = settings.weighting.redistributes and total is not None and not weights_of(settings, number)
-    if settings.over_max_epochs == "redistribute" or own_shares:
-        found = apportion_within(sum(wanted), weights, caps)
-        if found is not None:
-            return found
-        raise _beyond_all(settings, number, sum(wanted), sum(cap for cap, weight in zip(caps, weights, strict=True) if weight))
-    raise _beyond_one(settings, number, streams[over], wanted[over] + used[over], names)
+    if settings.over_max_epochs != "redistribute" and not own_shares:
+        _refuse_beyond_one(settings, number, streams[over], wanted[over] + used[over], names)
+    found = apportion_within(sum(wanted), weights, caps)
+    if found is None:
+        _refuse_beyond_all(settings, number, sum(wanted), sum(cap for cap, weight in zip(caps, weights, strict=True) if weight))
+    return found
 
 
-def _beyond_all(settings: Mix, number: int, wanted: int, reachable: int) -> MixtureError:
-    """Returns the error of a phase that takes more tokens than all of its sources give."""
+def _refuse_beyond_all(settings: Mix, number: int, wanted: int, reachable: int) -> NoReturn:
+    """Refuses a phase that takes more tokens than all of its sources give.
+
+    Raises:
+        MixtureError: Always.
+    """
     what = f"Phase {number + 1} of the mixture" if settings.phases else "The mixture"
     rest = " after the phases before it" if number else ""
     tokens = settings.phases or settings.total_tokens is not None
-    return MixtureError(
+    raise MixtureError(
         f"{what} takes {wanted:,} tokens, but with at most {settings.max_epochs:g} epochs (mix.max_epochs) of each source the "
         f"sources with a weight give {reachable:,}{rest}.",
         setting_of(settings, number, "tokens" if tokens else "buckets"),
@@ -317,15 +317,19 @@ def _beyond_all(settings: Mix, number: int, wanted: int, reachable: int) -> Mixt
     )
 
 
-def _beyond_one(settings: Mix, number: int, stream: StreamKey, taken: int, names: Sequence[str]) -> MixtureError:
-    """Returns the error of a phase after which a stream is taken more often than mix.max_epochs. taken: its tokens up to then."""
+def _refuse_beyond_one(settings: Mix, number: int, stream: StreamKey, taken: int, names: Sequence[str]) -> NoReturn:
+    """Refuses a phase after which a stream is taken more often than mix.max_epochs. taken: its tokens up to then.
+
+    Raises:
+        MixtureError: Always.
+    """
     bucket = f" in bucket {stream.bucket!r}" if stream.bucket else ""
     what = "The mixture takes" if not settings.phases else f"Up to phase {number + 1}, the mixture takes"
     where = setting_of(settings, number, "tokens")
     lower = f"Lower {where} or the weight of this source"
     if not settings.phases and settings.total_tokens is None:
         where, lower = ("mix.buckets", "Lower the factor of this bucket") if stream.bucket else ("mix.max_epochs", "Set mix.total_tokens")
-    return MixtureError(
+    raise MixtureError(
         f"{what} {taken:,} tokens of source {names[stream.source]!r}{bucket}, which has {stream.available:,}: "
         f"{taken / stream.available:.2f} epochs, more than mix.max_epochs = {settings.max_epochs:g}.",
         where,

@@ -95,10 +95,7 @@ def train(wanted: Sequence[Wanted], corpus: Corpus, root: Path, together: int) -
                     del running[one]
                     failed |= bool(process.returncode)
                     log = (one.folder(root, corpus) / "log.txt").read_text(errors="replace")
-                    print(
-                        f"{one.contestant}, seed {one.seed}, {one.tokens:,} tokens: {log[-1500:] if process.returncode else 'done'}",
-                        flush=True,
-                    )
+                    print(f"{one.contestant}, seed {one.seed}, {one.tokens:,} tokens: {log[-1500:] if process.returncode else 'done'}", flush=True)
     finally:
         for process in running.values():
             process.kill()
@@ -122,9 +119,7 @@ def started(one: Wanted, corpus: Corpus, root: Path) -> subprocess.Popen[bytes]:
         variables.pop("TORCHDYNAMO_DISABLE", None)  # which a rank has
     words = [one.contestant, str(one.tokens), str(one.seed), str(corpus.folder), str(folder), one.changes, str(os.getpid())]
     with (folder / "log.txt").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.quality.trial", *words], cwd=PROJECT, env=variables, stdout=log, stderr=log
-        )
+        return subprocess.Popen([sys.executable, "-m", "tests.bench.quality.trial", *words], cwd=PROJECT, env=variables, stdout=log, stderr=log)
 
 
 def table(wanted: Sequence[Wanted], corpus: Corpus, root: Path) -> list[dict[str, Any]]:

@@ -266,9 +266,7 @@ def nats_of(trial: Trial, model: nn.Module, logits_of: Callable[[Tensor], Tensor
 CONTESTANTS = {
     "loam, AdamW": Contestant(loam(ADAMW), "AdamW as before: 3e-3, cosine to 5 %"),
     "loam, Muon": Contestant(loam(MUON), "Muon for the matrices of blocks, AdamW for the rest; linear to 5 %"),
-    "nanochat": Contestant(
-        nanochat, "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"
-    ),
+    "nanochat": Contestant(nanochat, "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"),
     "transformers": Contestant(transformers, "Llama, fused AdamW 3e-3, cosine to 5 %, autocast to bf16"),
     "Kneser-Ney trigram": Contestant(kneser_ney(3), "interpolated, one discount per order"),
     "Kneser-Ney 4-gram": Contestant(kneser_ney(4), "interpolated, one discount per order"),
