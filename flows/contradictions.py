@@ -62,6 +62,7 @@ def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator
     yield from _no_baselines(running, off)
     yield from _batches(running, runtime)
     yield from _schedules(running)
+    yield from _second_reading(running)
     yield from _too_few_pairs(running)
     yield from _unknown_sources(running)
     yield from _no_documentation(running, off)
@@ -138,6 +139,19 @@ def _schedules(running: Sections) -> Iterator[Fault]:
                 f"{node}.warmup_steps, {node}.schedule, {node}.budget",
                 "Change one of them.",
             )
+
+
+def _second_reading(running: Sections) -> Iterator[Fault]:
+    """Yields a budget in epochs that reads a mixture with phases again. Whether one in steps or tokens does, only the packed mixture shows."""
+    if "mix" not in running or "pretrain" not in running:
+        return
+    epochs, phases = running["pretrain"].budget.epochs, len(getattr(running["mix"], "phases", ()))
+    if phases > 1 and epochs is not None and epochs > 1:
+        yield (
+            f"pretrain.budget.epochs is {epochs:g}, but a mixture with {phases} phases is read at most once.",
+            "pretrain.budget.epochs, mix.phases",
+            "Set pretrain.budget.epochs=1, and give the phases the tokens of the whole training.",
+        )
 
 
 def _too_few_pairs(running: Sections) -> Iterator[Fault]:

@@ -22,7 +22,6 @@ from stages.core.contract.errors import RecipeError
 from stages.core.run.named_checkpoint import step_of, steps_of
 from stages.core.store import manifest
 from stages.lm.checkpoints.snapshot_folders import milestones, name_of
-from stages.lm.data.phases import planned_phases
 from stages.lm.measures.metrics import last_updates, read_metrics
 from stages.lm.model.config import ModelConfig, ModelShape, read_model_config
 from stages.lm.train.continuation import (
@@ -114,9 +113,10 @@ class Trunk:
 
 
 def refuse_unfit(config: ContinuedTraining, model: ModelShape, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> None:
-    """Checks what shows before the data is known: model, optimizer, and for a budget in steps or tokens, length and learning rates.
+    """Checks what shows before the data is known: model, optimizer, and that a budget in steps or tokens is not used up.
 
-    A budget in tokens counts as if the sequences had the length of the trunk's. If those had several, `new_run` checks it, with the data.
+    The learning rates are checked for a budget in steps. How many steps a number of tokens is depends on the lengths of the new sequences, so
+    `new_run` checks them, with the data.
 
     Raises:
         RecipeError: The checkpoint cannot be continued with these settings.
@@ -138,10 +138,15 @@ def refuse_unfit(config: ContinuedTraining, model: ModelShape, files: Mapping[st
             where=trunk.setting("optimizer"),
             do=f"Set {trunk.setting('optimizer')}={{name: {optimizer}}}.",
         )
-    lengths = {one.seq_len for run in trunk.runs for one in run.ranges}
-    if config.budget.steps is not None or (config.budget.tokens is not None and len(lengths) == 1):
-        phases = planned_phases(max(lengths), config.batch_sizes, trunk.step)
-        _refuse_unfit_steps(config, trunk, config.budget.in_steps(phases, tokens_before=tokens_until(trunk.runs, trunk.step)))
+    if config.budget.steps is not None:
+        _refuse_unfit_steps(config, trunk, config.budget.steps)
+    if config.budget.tokens is not None and config.budget.tokens <= (made := tokens_until(trunk.runs, trunk.step)):
+        raise RecipeError(
+            f"The budget is {config.budget.tokens:,} tokens, counted from the first step of the first run, but {trunk.name} had {made:,} after "
+            f"step {trunk.step:,}, every sequence at its full length.",
+            where=trunk.setting("budget"),
+            do="Give a larger budget, or continue an earlier milestone.",
+        )
 
 
 def read_trunk(config: ContinuedTraining, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> Trunk | None:

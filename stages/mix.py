@@ -20,7 +20,7 @@ from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
 from stages.core.tables.training_tables import SEQUENCE_SPANS
-from stages.text.tokens.mix_settings import Mix
+from stages.text.tokens.mix_settings import COLUMN_FOLDERS, Mix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ def run(config: Mix, inputs: Mapping[str, Artifact], out: Path, ctx: Context) ->
     from stages.text.tokens.mixture_plan import MixtureError, read_plan
     from stages.text.tokens.spans import pack_sequences
 
-    tables = [inputs[role].path / folder for role, folder in COLUMNS.items() if role in inputs]
+    tables = [inputs[role].path / folder for role, folder in COLUMN_FOLDERS.items() if role in inputs]
     try:
         plan = read_plan(config, inputs["tokens"].path, tables, ctx.seed)
     except MixtureError as error:
@@ -247,7 +247,7 @@ def report_section(artifact: Artifact) -> Section:
         }
         for share in mixture["shares"]
     )
-    if len(shares) > len(sources):
+    if any(share["phase"] or share["bucket"] for share in mixture["shares"]):
         tables.append(SectionTable(shares, numeric=tuple(shares[0])[3:]))
     return Section("Mixture", tables=tuple(tables))
 
@@ -261,8 +261,6 @@ def _figures(numbers: Mapping[str, float]) -> dict[str, str]:
     }
 
 
-COLUMNS = {"documents": "documents", "filtered": "decisions"}
-"""Role -> folder with columns of the documents for the buckets, the later stage first."""
 STAGE = Stage(
     name="mix",
     config=Mix,

@@ -266,9 +266,10 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         run, order = new_run(settings, trunk, identity, seed, data.ranges)
         if not settings.budget.partial:
             order.refuse_early_end(run.steps)
+        order.refuse_another_reading(run.steps)
     if settings.budget.epochs is None and (readings := order.readings(run.steps)) > 1:
         ctx.log(
-            f"the budget of {run.steps:,} steps reads the last range of sequences {readings} times, each time in another order; "
+            f"the budget of {run.steps:,} steps reads the sequences {readings} times, each time in another order; "
             f"{order.sequences_per_epoch:,} sequences are read once"
         )
     if trunk:

@@ -26,7 +26,7 @@ from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
 from stages.queries.imported import CHECKPOINTS
 from stages.queries.planned_mixture import mixture_table
-from stages.queries.planned_ranges import planned_training
+from stages.queries.planned_ranges import pretraining_phases, readings_row
 
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
@@ -80,11 +80,13 @@ class Plan:
         steps: the planned nodes, in pipeline order.
         missing: one sentence for each thing that this machine or the home does not have.
         off: node that the recipe leaves off -> why, in pipeline order.
+        reads: node -> the nodes that it reads by role.
     """
 
     steps: tuple[Planned, ...]
     missing: tuple[str, ...] = ()
     off: Mapping[str, str] = field(default_factory=dict)
+    reads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -147,7 +149,7 @@ def make_plan(
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job, job.files)
         else:
             planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job, job.files)
-    return Plan(tuple(planned.values()), tuple(missing), off)
+    return Plan(tuple(planned.values()), tuple(missing), off, {step.node: step.reads for step in steps})
 
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
@@ -247,7 +249,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
     rows += _measured(built)
-    rows += mixture_table(recipe, built)
+    rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
     return rows
 
 
@@ -299,19 +301,23 @@ def built_mixture(plan: Plan) -> Artifact | None:
 
 
 def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[str, str]]:
-    from stages.lm.data.phases import OrderError
+    from stages.lm.data.phases import OrderError, tokens_by_length
     from stages.lm.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
     ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
     rows = []
+    mix, mixed = recipe.sections.get("mix"), built_mixture(plan)
+    before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
+    try:  # as if the steps before had the same batches and ranges
+        phases = pretraining_phases(pretrain, mix, mixed)
+    except OrderError as error:
+        return [("pretraining", f"{'will' if mixed else 'may'} be refused: {error}")]
+    readings = None if before else readings_row(pretrain.budget, phases, mix, mixed is not None)
+    rows += [readings] if readings else []
     if pretrain.budget.epochs is None:
-        before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
-        try:
-            planned = planned_training(pretrain, recipe.sections.get("mix"), built_mixture(plan), before)
-        except OrderError as error:
-            return [("pretraining", f"will be refused: {error}")]
-        steps, tokens = planned.steps, planned.tokens
+        steps = pretrain.budget.in_steps(phases)
+        tokens = tokens_by_length(phases, before, steps)
         rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []
         if milestones := len(pretrain.milestones(steps, before)):
             size = milestones * flops.checkpoint_bytes(shape, _state_tensors(recipe))

@@ -13,56 +13,56 @@ from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.recipe import Recipe
+from stages.text.tokens.mix_settings import COLUMN_FOLDERS, divisions_of
 
 if TYPE_CHECKING:
     from stages.text.tokens.mix_settings import Mix
 
 MOST = 20_000_000
 """Documents of which a plan reads the spans: ten seconds."""
-COLUMNS = {"decontaminate": "documents", "filter": "decisions"}
-"""Node -> folder with columns of the documents, as the stage mix reads them."""
 Row = tuple[str, str]
 
 
-def mixture_table(recipe: Recipe, built: Mapping[str, Artifact | None]) -> list[Row]:
+def mixture_table(recipe: Recipe, built: Mapping[str, Artifact | None], reads: Mapping[str, str]) -> list[Row]:
     """Returns rows (source, or phase with source and bucket; tokens and epochs).
 
     Args:
         recipe: The recipe.
         built: Node of the plan -> its artifact; None where it is not built, and then the table may be one row that says what is missing.
+        reads: Role -> node of the inputs that mix has in this plan.
     """
     mix = built.get("mix")
     if mix is not None:
         described = json.loads((mix.path / "mix.json").read_text())
         shares = described["shares"]
-        if len(shares) > len(described["sources"]):
+        if any(one["phase"] or one["bucket"] for one in shares):
             return [_row(one["phase"], one["source"], one["bucket"], one["train_tokens"], one["available_tokens"]) for one in shares]
         return [_row(None, name, "", one["train_tokens"], one["available_tokens"]) for name, one in described["sources"].items()]
     settings = recipe.sections.get("mix")
-    if settings is None or "mix" not in built or "encode" not in built:
+    if settings is None or "mix" not in built or "tokens" not in reads:
         return []
-    return _counted(settings, recipe.seed, built)  # type: ignore[arg-type]  # the section mix is a Mix
+    return _counted(settings, recipe.seed, built, reads)  # type: ignore[arg-type]  # the section mix is a Mix
 
 
-def _counted(settings: Mix, seed: int, built: Mapping[str, Artifact | None]) -> list[Row]:
+def _counted(settings: Mix, seed: int, built: Mapping[str, Artifact | None], reads: Mapping[str, str]) -> list[Row]:
     """Returns the table that mix will make, or one row that says why it is not known."""
-    from stages.text.tokens.mixture_plan import MixtureError, mixture_rows, phases_of, read_plan
+    from stages.text.tokens.mixture_plan import MixtureError, mixture_rows, read_plan
 
-    tokens, tables = built["encode"], {node: built[node] for node in COLUMNS if node in built}
-    read = any(phase.buckets or settings.buckets for phase in phases_of(settings))
-    missing = ["encode"] * (tokens is None) + [node for node, found in tables.items() if read and found is None]
+    tokens = built[reads["tokens"]]
+    tables = [role for role in COLUMN_FOLDERS if role in reads and any(divisions_of(settings))]
+    missing = [reads[role] for role in ("tokens", *tables) if built[reads[role]] is None]
     if tokens is None or missing:
         return [("mixture", f"tokens and epochs per source are known after {' and '.join(missing)}")]
     documents = int(tokens.summary.get("documents") or 0)
     if documents > MOST:
         return [("mixture", f"of {documents:,} documents; a plan reads at most {MOST:,}, so mix computes tokens and epochs per source")]
-    folders = [found.path / COLUMNS[node] for node, found in tables.items() if read and found is not None]
+    folders = [found.path / COLUMN_FOLDERS[role] for role in tables if (found := built[reads[role]]) is not None]
     try:
         plan = read_plan(settings, tokens.path, folders, seed)
     except MixtureError as error:
         return [("mixture", f"will be refused: {error} ({error.where}) {error.do}")]
     rows = mixture_rows(plan)
-    several = len(rows) > len({row.source for row in rows})
+    several = any(row.phase or row.bucket for row in rows)
     return [_row(row.phase if several else None, row.source, row.bucket, row.planned_tokens, row.available_tokens) for row in rows]
 
 

@@ -1,32 +1,24 @@
 """The ranges of sequences that a pretraining will read, as far as they are known before mix has packed them.
 
 Guarantee: of a mixture that is built, its own ranges. Else those that the settings of mix announce: the sequences of a phase are counted as
-full, which they are to less than a tenth of a percent, and the last range counts as endless.
+full, so the packed range has as many or more, and more the shorter the phase and its blocks are; the last range counts as endless. What does
+not fit the announced ranges may still fit the packed ones.
 Cost: reads one small file of a built mixture.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.declaration import Artifact
 
 if TYPE_CHECKING:
     from stages.lm.data.phases import BatchSize, Phase, SequenceRange
-    from stages.lm.train.training_settings import TrainingSettings
+    from stages.lm.train.training_settings import Budget, TrainingSettings
 
 ENDLESS = 1 << 60
-
-
-@dataclass(frozen=True)
-class PlannedTraining:
-    """The steps of a training from its first step on, and its tokens by the length of their sequences, at most."""
-
-    steps: int
-    tokens: Mapping[int, int]
 
 
 def planned_ranges(mix: Any, built: Artifact | None = None) -> tuple[SequenceRange, ...]:
@@ -63,17 +55,47 @@ def announced_phases(mix: Any, sizes: Sequence[BatchSize], several: bool) -> tup
     return phase_table(planned_ranges(mix), sizes) if several else planned_phases(mix.seq_len, sizes)
 
 
-def planned_training(settings: TrainingSettings, mix: Any, built: Artifact | None, before: int = 0) -> PlannedTraining:
-    """Returns what a pretraining with a budget in steps or tokens reads. A range that is too short for a batch is an OrderError, a ValueError.
+def pretraining_phases(settings: TrainingSettings, mix: Any, built: Artifact | None) -> tuple[Phase, ...]:
+    """Returns the phases of a pretraining from its first step on. A range that is too short for a batch is an OrderError, a ValueError.
 
     Args:
         settings: The section of pretrain.
         mix: See `planned_ranges`.
         built: See `planned_ranges`.
-        before: Steps of the training that it continues, which count as if they had the same batches and ranges.
     """
-    from stages.lm.data.phases import phase_table, tokens_by_length
+    from stages.lm.data.phases import phase_table
 
-    phases = phase_table(planned_ranges(mix, built), settings.batch_sizes)
-    steps = settings.budget.in_steps(phases)
-    return PlannedTraining(steps, tokens_by_length(phases, before, steps))
+    return phase_table(planned_ranges(mix, built), settings.batch_sizes)
+
+
+def readings_row(budget: Budget, phases: tuple[Phase, ...], mix: Any, built: bool) -> tuple[str, str] | None:
+    """Returns a row (what, value): how many times a training from its first step reads the mixture; None where it is not known.
+
+    Args:
+        budget: Its budget.
+        phases: Its phases, from the ranges that `planned_ranges` returns.
+        mix: The section of mix.
+        built: Whether the ranges are those of a built mixture.
+    """
+    from stages.lm.data.order import Order
+    from stages.lm.data.phases import OrderError, sequences_before
+
+    if built:
+        order = Order(phases, 0)
+        steps = budget.in_steps(phases, order.sequences_per_epoch)
+        try:
+            order.refuse_another_reading(steps)
+        except OrderError as error:
+            return "pretraining", f"will be refused: {error}"
+        return "readings of the mixture", f"{sequences_before(phases, steps) / order.sequences_per_epoch:.2f}"
+    given = getattr(mix, "phases", ())
+    if len(given) < 2 or budget.epochs is not None:
+        return None
+    most = sum(-(-phase.tokens // (phase.seq_len or mix.seq_len)) for phase in given)
+    asked = sequences_before(phases, budget.in_steps(phases))
+    if asked <= most:
+        return None
+    return (
+        "pretraining",
+        f"may be refused: it reads {asked:,} sequences, and mix.phases announce {most:,}, each of which is read at most once",
+    )

@@ -113,6 +113,9 @@ def test_sequences_of_two_lengths_cost_what_each_costs(tmp_path: Path) -> None:
     assert found["pretraining tokens"] == f"{short + long:,} (at most)"
     work = short * (6 * 339_456 + 12 * 4 * 64 * 64) + long * (6 * 339_456 + 12 * 4 * 64 * 128)
     assert found["pretraining FLOPs"] == f"{work:.2e}"
+    assert found["pretraining"].startswith(
+        "will be refused: The budget of 5 steps reads the last of the 2 ranges of the mixture again after step 3"
+    )
     found = dict(
         size(tmp_path, f"pretrain.budget={{tokens: {short + 1}}}", "pretrain.warmup_steps=0", "pretrain.global_batch_size=64", mix=mixed)
     )
@@ -121,6 +124,17 @@ def test_sequences_of_two_lengths_cost_what_each_costs(tmp_path: Path) -> None:
     assert dict(size(tmp_path, "pretrain.global_batch_size=64", mix=few))["pretraining"].startswith(
         "will be refused: Sequences to train on from number 0 on: 63, less than one"
     )
+
+
+def test_a_mixture_that_is_not_built_may_still_fit(tmp_path: Path) -> None:
+    """Full sequences: 63 of the first phase, one less than a batch; mix may pack more."""
+    phases = ("mix.phases=[{tokens: 8064}, {tokens: 99999}]", "pretrain.global_batch_size=64")
+    found = dict(size(tmp_path, *phases))
+    assert found["pretraining"].startswith("may be refused: Sequences to train on from number 0 on: 63, less than one")
+    found = dict(
+        size(tmp_path, "mix.phases=[{tokens: 8192}, {tokens: 8192}]", "pretrain.global_batch_size=64", "pretrain.budget={steps: 3}")
+    )
+    assert found["pretraining"].startswith("may be refused: it reads 192 sequences, and mix.phases announce 128")
 
 
 def test_gpus_give_hours_and_share_the_memory(tmp_path: Path) -> None:

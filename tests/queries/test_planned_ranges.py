@@ -7,10 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from flows.contradictions import _schedules
+from flows.contradictions import _schedules, _second_reading
 from stages.core.contract.declaration import Artifact
-from stages.lm.data.phases import SequenceRange
-from stages.queries.planned_ranges import ENDLESS, planned_ranges
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table, planned_phases
+from stages.lm.train.training_settings import Budget
+from stages.queries.planned_ranges import ENDLESS, planned_ranges, readings_row
 from tests.lm.made import training
 
 
@@ -52,3 +53,44 @@ def test_a_schedule_is_compared_with_the_steps_of_all_lengths() -> None:
     assert (where, do) == ("mix.phases, pretrain.global_batch_size", "Change one of them.")
     ((what, _, _),) = _schedules({"mix": mix((1000, 10)), "sft": long})
     assert what.startswith("sft.budget.tokens 3,000 is 3 steps of 10 sequences of 100 tokens"), "sft has one length, the context"
+
+
+def test_a_budget_in_epochs_does_not_read_phases_again() -> None:
+    found = training(global_batch_size=10, learning_rate=1.0, budget={"epochs": 2})
+    ((what, where, do),) = _second_reading({"mix": mix((1000, 10), (9000, None)), "pretrain": found})
+    assert what == "pretrain.budget.epochs is 2, but a mixture with 2 phases is read at most once."
+    assert where == "pretrain.budget.epochs, mix.phases" and do.startswith("Set pretrain.budget.epochs=1")
+    once = training(global_batch_size=10, learning_rate=1.0, budget={"epochs": 1})
+    for running in (
+        {"mix": mix((1000, 10)), "pretrain": found},
+        {"mix": mix(), "pretrain": found},
+        {"mix": mix((1000, 10), (9000, None)), "pretrain": once},
+        {"mix": mix((1000, 10), (9000, None)), "sft": found},
+        {"pretrain": found},
+    ):
+        assert list(_second_reading(running)) == []
+
+
+def test_how_often_a_mixture_is_read() -> None:
+    """Batches of ten: 90 and 10 steps."""
+    sizes = [BatchSize(0, 10)]
+    several = phase_table([SequenceRange(0, 904, 16), SequenceRange(904, 100, 16)], sizes)
+    assert readings_row(Budget(steps=95), several, None, built=True) == ("readings of the mixture", "0.95")
+    assert readings_row(Budget(epochs=1), several, None, built=True) == ("readings of the mixture", "1.00")
+    row = readings_row(Budget(epochs=2), several, None, built=True)
+    assert (
+        row is not None
+        and row[0] == "pretraining"
+        and row[1].startswith("will be refused: The budget of 200 steps reads the last of the 2")
+    )
+    single = phase_table([SequenceRange(0, 905, 16)], sizes)
+    assert readings_row(Budget(steps=225), single, None, built=True) == ("readings of the mixture", "2.50")
+    announced = mix((9000, 10), (10_000, None))
+    phases = phase_table(planned_ranges(announced), sizes)
+    assert readings_row(Budget(steps=100), phases, announced, built=False) is None
+    assert readings_row(Budget(steps=101), phases, announced, built=False) == (
+        "pretraining",
+        "may be refused: it reads 1,010 sequences, and mix.phases announce 1,000, each of which is read at most once",
+    )
+    assert readings_row(Budget(epochs=1), phases, announced, built=False) is None
+    assert readings_row(Budget(steps=10**6), planned_phases(100, sizes), mix(), built=False) is None

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from stages import encode, mix, pretrain, train_tokenizer
-from stages.continued_training import read_trunk
+from stages import continued_training, encode, mix, pretrain, train_tokenizer
+from stages.continued_training import Trunk, new_run, read_trunk, refuse_unfit
 from stages.core.contract.declaration import Artifact, ExternalFile
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.runtime import Runtime
@@ -25,7 +25,10 @@ from stages.core.run.node_job import prepare
 from stages.core.run.runner import Event
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
+from stages.lm.data.phases import SequenceRange
 from stages.lm.measures.metrics import read_metrics
+from stages.lm.model.config import ModelConfig
+from stages.lm.train.continuation import StartingPoint, TrainedRun
 from tests.conftest import run_stage
 from tests.stages.conftest import MODEL, RUNTIME, sentences
 from tests.stages.made import documents
@@ -249,7 +252,7 @@ def test_after_the_decay_began_the_rates_are_others(trunks: Trunks) -> None:
         ({"continue_from": "pretrain-77"}, "There is no artifact 'pretrain-77'", "continue_from", "Name one of this home"),
         ({"continue_from": "mix-1"}, "mix-1 is not a checkpoint: it was made by mix", "continue_from", "Name an artifact of pretrain"),
         ({"budget": {"steps": 10}}, "The budget is 10 steps, .* but pretrain-1 continues after step 10", "budget", "larger budget"),
-        ({"budget": {"tokens": 5000}}, "The budget is 7 steps", "budget", "larger budget"),
+        ({"budget": {"tokens": 7680}}, "The budget is 7,680 tokens, .* but pretrain-1 had 7,680 after step 10", "budget", "larger budget"),
         ({"budget": {"epochs": 0.01}}, "The budget is 1 steps", "budget", "larger budget"),
         ({"model": {**MODEL, "hidden_size": 48}}, "model.hidden_size is 48, but pretrain-1 has 32", "model.hidden_size", "Give the model"),
         ({"optimizer": {"name": "muon"}}, "The optimizer is muon, but pretrain-1 holds the state of adamw", "optimizer", "{name: adamw}"),
@@ -260,6 +263,29 @@ def test_after_the_decay_began_the_rates_are_others(trunks: Trunks) -> None:
 def test_what_is_refused(trunks: Trunks, given: dict[str, Any], message: str, where: str, do: str) -> None:
     error = trunks.refused(message, **given)
     assert error.where.startswith(f"pretrain.{where}") and do in error.do
+
+
+def test_the_rates_of_a_budget_in_tokens_are_compared_with_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new sequences have half the length of the trunk's, so the same tokens are more steps: exactly those of the trunk's cosine."""
+    config = pretrain.PretrainConfig.model_validate(
+        {**COSINE, "budget": {"tokens": 8 * 8 * 96 + 4 * 8 * 48}, "continue_from": "pretrain-1@8"}
+    )
+    first = TrainedRun(
+        "a", 7, (SequenceRange(0, 999, 96),), config.batch_sizes, 12, 3e-3, 0.1, 2, config.schedule, StartingPoint()
+    )  # fmt: skip
+    shape = ModelConfig(vocab_size=300, max_position_embeddings=96, **config.model.model_dump())
+    (tmp_path / "model.json").write_text(json.dumps(shape.model_dump()))
+    described: Any = {"alias": "pretrain-1", "config": {"optimizer": {"name": "adamw"}}}
+    trunk = Trunk(Artifact(tmp_path, described), 8, "", (first,), None, "pretrain")
+    monkeypatch.setattr(continued_training, "read_trunk", lambda *given: trunk)
+    refuse_unfit(config, config.model, {}, "pretrain")
+    assert new_run(config, trunk, "b", 7, (SequenceRange(0, 999, 48),))[0].steps == 12
+    with pytest.raises(RecipeError, match="With 10 steps, the schedule cosine gives step 4 the learning rate"):
+        new_run(config, trunk, "b", 7, (SequenceRange(0, 999, 96),))
+    used = config.model_copy(update={"budget": config.budget.model_copy(update={"tokens": 8 * 8 * 96})})
+    with pytest.raises(RecipeError, match="The budget is 6,144 tokens, .* but pretrain-1 had 6,144 after step 8") as caught:
+        refuse_unfit(used, used.model, {}, "pretrain")
+    assert caught.value.where == "pretrain.budget"
 
 
 def test_other_data_is_refused_at_the_start(trunks: Trunks, tmp_path: Path) -> None:

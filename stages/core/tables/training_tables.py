@@ -58,8 +58,8 @@ REWINDS = SideTable(
         "step": Column("int64", "the step with the spike; it is the last one that is left out"),
         "first_step": Column("int64", "the first step that is left out"),
         "why": Column("string", "what was out of the ordinary"),
-        "back_to": Column("int64", "finished steps of the snapshot that training went back to; 0 or that of the trunk: its start"),
-        "tokens": Column("int64", "tokens of the steps that were made and taken back; step_metrics and the summary do not count them"),
+        "back_to": Column("int64", "finished steps of the newest snapshot when this was decided, or of the start; an earlier one is used if it is damaged"),
+        "tokens": Column("int64", "tokens of the steps after back_to that were made and taken back; step_metrics and the summary do not count them"),
     },
 )  # fmt: skip
 METRICS = SideTable(

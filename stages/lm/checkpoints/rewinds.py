@@ -32,7 +32,8 @@ class Rewind:
         step: The step with the spike, from 1. It is the last one that is left out.
         first_step: The first step whose update is left out since.
         why: What was out of the ordinary, as a sentence.
-        back_to: Finished steps of the newest snapshot that training could go back to, or of its start.
+        back_to: Finished steps of what was the newest snapshot to go back to when this was decided, or of the start. If that snapshot is
+            damaged when it is loaded, training starts from an earlier one.
         tokens: Tokens of the steps after `back_to` up to `step`, which were trained before.
     """
 

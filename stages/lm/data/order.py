@@ -5,7 +5,8 @@ start_sequence + permutation(seed, range, epoch)(offset of the position in its e
 A range may have blocks. They are read one after another, and each has a permutation of its own; a batch may hold the end of one block and
 the beginning of the next.
 A phase goes on in its range where an earlier phase with the same range ended. The sequences after the last full global batch of an epoch
-are not trained in that epoch; another epoch has another permutation and leaves out others. Therefore no batch crosses a phase or an epoch.
+are not trained in that epoch. In a range without blocks, another epoch has another permutation and leaves out others; in one with blocks,
+every epoch leaves out sequences of its last block. Therefore no batch crosses a phase or an epoch.
 
 Guarantee: no sequence comes twice within one epoch over its range, and every sequence of a block comes before those of later blocks.
 Cost: about 0.2 µs per sequence, and 50 µs per phase, epoch and block; memory only for the result.
@@ -164,6 +165,20 @@ class Order:
                 f"The budget ends after {steps} steps, but the last of the {len(self.phases)} phases begins after {last} steps. "
                 "Train for longer, shorten the phases, or say budget.partial=true."
             )
+
+    def refuse_another_reading(self, steps: int) -> None:
+        """Checks that a training over several ranges reads none again. Over one range, another reading is another epoch.
+
+        Raises:
+            OrderError: It reads the last range again.
+        """
+        if len(self._ranges) < 2 or self.readings(steps) == 1:
+            return
+        once = bisect_right(range(steps), 1, key=self.readings) - 1
+        raise OrderError(
+            f"The budget of {steps:,} steps reads the last of the {len(self._ranges)} ranges of the mixture again after step {once:,}: a mixture "
+            f"with phases is read at most once. Train for at most {once:,} steps (budget.epochs: at most 1), or give mix.phases more tokens."
+        )
 
     def _left_over(self, one: tuple[int, int]) -> int:
         last = [phase for phase in self.phases if (phase.start_sequence, phase.sequences) == one][-1]

@@ -34,7 +34,7 @@ class Budget(StageConfig):
     tokens: int | None = Field(None, ge=1, le=10**16, decides=False)
     """Tokens, counting every sequence at its full length; rounded up to whole steps."""
     epochs: float | None = Field(None, gt=0, le=1_000_000, decides=False)
-    """Epochs over the training sequences; rounded down to whole steps, at least one."""
+    """Epochs over the training sequences; rounded down to whole steps, at least one. A mixture with phases is read at most once."""
     partial: bool = Field(False, decides=False)
     """Whether training may end before the last phase of its order begins: before the last range of a curriculum or the end of batch_ramp."""
 

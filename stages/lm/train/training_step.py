@@ -130,7 +130,7 @@ def _update(
         raise TrainingError(where, named)
     if guard.action == "rewind":
         if len(run.rewinds) < guard.max_rewinds:
-            raise SpikeError(where, named, step + 1, int(work.tokens))
+            raise SpikeError(f"Step {step + 1}: {why}.", named, step + 1, int(work.tokens))  # recorded: not what one of the ranks read
         before = f"Training went back {len(run.rewinds)} times before, as often as guard.max_rewinds allows."
         raise TrainingError(f"{where} {before} `loam stage NODE RECIPE --blame {step + 1}` finds the documents that cause it.", named)
     if past.skips_in_a_row == guard.max_skips_in_a_row:

@@ -12,7 +12,7 @@ from typing import Any
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 from stages.queries.plan import Plan, built_mixture, model_shape, steps_before
-from stages.queries.planned_ranges import planned_training
+from stages.queries.planned_ranges import pretraining_phases
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def planned_size(recipe: Recipe, plan: Plan) -> PlannedSize:
     Raises:
         RecipeError: A range of its mixture is too short for a batch.
     """
-    from stages.lm.data.phases import OrderError
+    from stages.lm.data.phases import OrderError, tokens_by_length
     from stages.lm.model import flops
 
     shape = model_shape(recipe, {step.node: step.artifact for step in plan.steps}, plan.off)
@@ -42,8 +42,9 @@ def planned_size(recipe: Recipe, plan: Plan) -> PlannedSize:
         return PlannedSize(parameters, None, None)
     before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
     try:
-        tokens = planned_training(config, recipe.sections.get("mix"), built_mixture(plan), before).tokens
+        phases = pretraining_phases(config, recipe.sections.get("mix"), built_mixture(plan))
     except OrderError as error:
         raise RecipeError(str(error), where=f"{recipe.source}: pretrain", do="Change the ranges of mix or the batch.") from None
+    tokens = tokens_by_length(phases, before, config.budget.in_steps(phases))
     work = sum(count * flops.flops_per_token(shape, length) for length, count in tokens.items())
     return PlannedSize(parameters, sum(tokens.values()), float(work))

@@ -59,14 +59,11 @@ def read_columns(names: Sequence[str], tables: Sequence[Sequence[Path]], doc_id:
     columns = [set(pq.read_schema(files[0]).names) if files else set() for files in tables]
     found: dict[str, pa.Array] = {}
     for name in names:
-        stored = "url" if name == HOST else name
-        at = next((i for i, there in enumerate(columns) if stored in there and (name == HOST or name not in HIDDEN)), None)
+        at = next((i for i, there in enumerate(columns) if _stored(name) in there and (name == HOST or name not in HIDDEN)), None)
         if at is None:
             known = sorted({HOST for there in columns if "url" in there}.union(*columns) - set(HIDDEN))
             raise BucketError(f"The documents have no column {name!r}. Columns that are stored: {', '.join(known) or 'none'}.")
-        found[name] = _joined(tables[at], stored, doc_id)
-        if name == HOST:
-            found[name] = _hosts(found[name])
+        found[name] = _joined(tables[at], name, doc_id)
     return found
 
 
@@ -132,19 +129,35 @@ def _ranges(name: str, edges: np.ndarray) -> tuple[str, ...]:
     return (f"{name}<{bounds[0]}", *between, f"{name}>={bounds[-1]}")
 
 
+def _stored(name: str) -> str:
+    """Returns the column that a column of buckets is made of."""
+    return "url" if name == HOST else name
+
+
 def _joined(files: Sequence[Path], name: str, doc_id: pa.Array) -> pa.Array:
-    """Returns the column `name` of Parquet files in the order of `doc_id`; null where the files do not have the document."""
+    """Returns the column `name` of Parquet files in the order of `doc_id`; null where the files do not have the document.
+
+    Texts become large_string: a column of more than 2 GiB does not fit into one array of strings. Hosts are taken file by file, so the URLs of
+    all documents are never in memory together.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    table = pa.concat_tables([pq.read_table(file, columns=["doc_id", name]) for file in files])
+    parts = []
+    for file in files:
+        part = pq.read_table(file, columns=["doc_id", _stored(name)])
+        column = part.column(_stored(name))
+        if pa.types.is_string(column.type):
+            column = column.cast(pa.large_string())
+        parts.append(pa.table({"doc_id": part.column("doc_id"), "value": _hosts(column) if name == HOST else column}))
+    table = pa.concat_tables(parts)
     keys = table.column("doc_id").combine_chunks()
     rows = pc.index_in(doc_id, keys.storage if isinstance(keys, pa.ExtensionArray) else keys)
-    return table.column(name).combine_chunks().take(rows)
+    return table.column("value").combine_chunks().take(rows)
 
 
-def _hosts(urls: pa.Array) -> pa.Array:
+def _hosts(urls: pa.ChunkedArray) -> pa.ChunkedArray:
     """Returns the hosts of URLs in lower case, without user and port; null where there is none."""
     import pyarrow.compute as pc
 

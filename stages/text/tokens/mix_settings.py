@@ -16,6 +16,9 @@ from stages.settings import OneOf, StageConfig
 MAX_BUCKETS = 1_000
 """Most buckets of a mixture. Olmo 3 has 480: 24 topics with 20 tiers of quality each."""
 
+COLUMN_FOLDERS: Mapping[str, str] = {"documents": "documents", "filtered": "decisions"}
+"""Role of an input of the stage -> its folder with columns of the documents for the buckets, the later stage first."""
+
 
 class Weighting(StageConfig):
     """Base class: how the sizes of the sources give their weights."""
@@ -150,7 +153,8 @@ class Mix(StageConfig):
     """Share of the documents of each source held out for validation, chosen by hash of doc_id and seed; at least one document of a source
     that has two."""
     max_validation_documents: int = Field(2_000, ge=1)
-    """Maximum number of held-out documents."""
+    """Maximum number of held-out documents. Every source that has two gives one first; below the number of such sources, those with the most
+    documents do."""
 
     @model_validator(mode="after")
     def _weights_need_a_total(self) -> Mix:
@@ -183,3 +187,26 @@ class Mix(StageConfig):
     def named_sources(self) -> dict[str, None]:
         """The sources that the weights name, in their order."""
         return dict.fromkeys(name for weights in (self.weights, *(phase.weights or {} for phase in self.phases)) for name in weights)
+
+
+def phases_of(settings: Mix) -> list[CurriculumPhase]:
+    """Returns the phases; without any, one with the settings of the whole mixture, whose number of tokens is that of the mixture."""
+    return list(settings.phases) or [CurriculumPhase(tokens=settings.total_tokens or 1, buckets=None, seq_len=None)]
+
+
+def divisions_of(settings: Mix) -> list[tuple[Buckets, ...]]:
+    """Returns the divisions into buckets that count for each phase."""
+    return [settings.buckets if phase.buckets is None else phase.buckets for phase in phases_of(settings)]
+
+
+def weights_of(settings: Mix, number: int) -> Mapping[str, float]:
+    """Returns the weights that a phase of the mixture gives its sources, by its number; empty where the weighting decides."""
+    weights = phases_of(settings)[number].weights
+    return settings.weights if weights is None else weights
+
+
+def setting_of(settings: Mix, number: int, name: str) -> str:
+    """Returns the dotted name of a setting as it counts for a phase: that of the phase if it gives it, else that of the mixture."""
+    if not settings.phases:
+        return "mix.total_tokens" if name == "tokens" else f"mix.{name}"
+    return f"mix.phases.{number}.{name}" if getattr(settings.phases[number], name) is not None else f"mix.{name}"

@@ -15,19 +15,22 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from stages.text.tokens.blocks import blocks_needed
 from stages.text.tokens.buckets import BucketError, DocumentBuckets, bucket_documents, read_columns
-from stages.text.tokens.mix_settings import CurriculumPhase, Mix
+from stages.text.tokens.mix_settings import Mix, divisions_of, phases_of, setting_of, weights_of
 from stages.text.tokens.packing import stable_order
 from stages.text.tokens.source_weights import apportion, apportion_within
 from stages.text.tokens.spans import Spans, read_spans, select_validation
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+MAX_STREAMS = 10_000
+"""Most streams of sources that buckets divide: with so many, exact shares take about a second per phase."""
 
 
 class MixtureError(ValueError):
@@ -122,7 +125,7 @@ def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int) ->
         MixtureError: The settings do not fit the documents.
     """
     spans = read_spans(sorted((tokens / "spans").glob("*.parquet")))
-    named = dict.fromkeys(one.by for phase in phases_of(settings) for one in phase.buckets or settings.buckets)
+    named = dict.fromkeys(one.by for divisions in divisions_of(settings) for one in divisions)
     try:
         columns = read_columns(list(named), [sorted(folder.glob("*.parquet")) for folder in tables], spans.doc_id)
         return plan_mixture(settings, spans, columns, seed)
@@ -147,25 +150,16 @@ def plan_mixture(settings: Mix, spans: Spans, columns: Mapping[str, pa.Array], s
         )
     _refuse_unknown(settings, spans.names)
     pool, phases = np.flatnonzero(~held_out), phases_of(settings)
-    divided: list[DocumentBuckets] = []
-    for phase in phases:
-        chosen = settings.buckets if phase.buckets is None else phase.buckets
-        divided.append(bucket_documents(chosen, columns, pool, held_out.size))
+    divided = [bucket_documents(divisions, columns, pool, held_out.size) for divisions in divisions_of(settings)]
     streams, factors = _streams(spans, pool, divided)
     used, tokens = [0] * len(streams), []
-    for number, phase in enumerate(phases):
-        total = settings.total_tokens if not settings.phases else phase.tokens
-        weights = _stream_weights(settings, phase, spans.names, streams, factors[number])
-        tokens.append(_phase_tokens(settings, total, streams, weights, factors[number], used, spans.names))
+    for number in range(len(phases)):
+        weights = _stream_weights(settings, number, spans.names, streams, factors[number])
+        tokens.append(_phase_tokens(settings, number, streams, weights, factors[number], used, spans.names))
         used = [one + two for one, two in zip(used, tokens[-1], strict=True)]
     blocks = blocks_needed(tokens, [stream.available for stream in streams])
     seq_lens = [phase.seq_len or settings.seq_len for phase in phases]
     return MixturePlan(spans, held_out, streams, tuple(map(PhaseTokens, seq_lens, blocks, map(tuple, tokens))))
-
-
-def phases_of(settings: Mix) -> list[CurriculumPhase]:
-    """Returns the phases; without any, one with the settings of the whole mixture, whose number of tokens is that of the mixture."""
-    return list(settings.phases) or [CurriculumPhase(tokens=settings.total_tokens or 1, buckets=None, seq_len=None)]
 
 
 def mixture_rows(plan: MixturePlan) -> list[MixtureRow]:
@@ -195,9 +189,9 @@ def _streams(spans: Spans, pool: np.ndarray, divided: Sequence[DocumentBuckets])
     for one in divided:
         if len(one.names) > 1 and not any(np.array_equal(one.number, other.number) for other in distinct):
             distinct.append(one)
-    combined = spans.source[pool]
+    combined = spans.source[pool] if not distinct else _ranks(spans.source[pool])
     for one in distinct:
-        combined = combined * len(one.names) + one.number[pool]
+        combined = _ranks(combined * len(one.names) + one.number[pool])  # ranks, because products of many divisions do not fit into int64
     order = stable_order(combined, int(combined.max(initial=0)) + 1)
     starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
     streams: list[StreamKey] = []
@@ -212,8 +206,24 @@ def _streams(spans: Spans, pool: np.ndarray, divided: Sequence[DocumentBuckets])
     return tuple(streams), factors
 
 
+def _ranks(numbers: np.ndarray) -> np.ndarray:
+    """Returns the rank of each number among the numbers that occur, int64 [n].
+
+    Raises:
+        MixtureError: More than MAX_STREAMS occur.
+    """
+    distinct, ranks = np.unique(numbers, return_inverse=True)
+    if len(distinct) > MAX_STREAMS:
+        raise MixtureError(
+            f"The buckets of all phases divide the sources into {len(distinct):,} parts or more; a mixture has at most {MAX_STREAMS:,}.",
+            "mix.buckets, mix.phases",
+            "Give the phases the same buckets, use fewer of them, or join sources.",
+        )
+    return ranks
+
+
 def _stream_weights(
-    settings: Mix, phase: CurriculumPhase, names: Sequence[str], streams: Sequence[StreamKey], factors: Sequence[float]
+    settings: Mix, number: int, names: Sequence[str], streams: Sequence[StreamKey], factors: Sequence[float]
 ) -> list[Fraction]:
     """Returns the weight of each stream: that of its source, times its share of the source's tokens, times the factor of its bucket.
 
@@ -223,12 +233,12 @@ def _stream_weights(
     sizes = [0] * len(names)
     for stream in streams:
         sizes[stream.source] += stream.available
-    given = settings.weights if phase.weights is None else phase.weights
+    given = weights_of(settings, number)
     gone = next((name for name, size in zip(names, sizes, strict=True) if given.get(name) and not size), None)
     if gone is not None:
         raise MixtureError(
             f"mix.weights gives source {gone!r} a weight, but its only document is held out for validation.",
-            "mix.weights",
+            setting_of(settings, number, "weights"),
             "Crawl more of it, or leave it out.",
         )
     of_source = [given.get(name, 0.0) for name in names] if given else settings.weighting.weights(sizes)
@@ -239,21 +249,23 @@ def _stream_weights(
     if not any(weights):
         raise MixtureError(
             "No document has a weight above 0: the factors of the buckets leave out all documents of the sources that have a weight.",
-            "mix.buckets",
+            setting_of(settings, number, "buckets"),
             "Raise a factor, or give another source a weight.",
         )
     return weights
 
 
 def _phase_tokens(
-    settings: Mix, total: int | None, streams: Sequence[StreamKey], weights: Sequence[Fraction], factors: Sequence[float],
+    settings: Mix, number: int, streams: Sequence[StreamKey], weights: Sequence[Fraction], factors: Sequence[float],
     used: Sequence[int], names: Sequence[str],
 ) -> list[int]:  # fmt: skip
     """Returns the tokens of each stream in a phase.
 
+    Without phases and mix.total_tokens, every stream is taken once, times its factor.
+
     Args:
         settings: The settings.
-        total: Tokens of the phase; None takes every stream once, times its factor.
+        number: Number of the phase, from 0.
         streams: The streams.
         weights: Their weights.
         factors: The factors of their buckets.
@@ -261,32 +273,65 @@ def _phase_tokens(
         names: Names of the sources.
 
     Raises:
-        MixtureError: A stream would be taken more often than mix.max_epochs.
+        MixtureError: The phase has no tokens, or a stream would be taken more often than mix.max_epochs.
     """
+    total = settings.phases[number].tokens if settings.phases else settings.total_tokens
     limits = [int(Fraction(settings.max_epochs) * stream.available) for stream in streams]
     wanted = [int(stream.available * Fraction(factor)) for stream, factor in zip(streams, factors, strict=True)]
     if total is not None:
         wanted = apportion(total, weights)
+    if not any(wanted):
+        raise MixtureError(
+            "The mixture has no token: every source and bucket has less than one token times its factor.",
+            setting_of(settings, number, "buckets"),
+            "Raise a factor.",
+        )
     over = next((i for i, tokens in enumerate(wanted) if tokens + used[i] > limits[i]), None)
     if over is None:
         return wanted
-    if settings.over_max_epochs == "redistribute" or (settings.weighting.redistributes and total is not None):
-        caps = [limit - tokens for limit, tokens in zip(limits, used, strict=True)]
-        found = apportion_within(sum(wanted), weights, caps)
-        if found is not None:
-            return found
-        reachable = sum(cap for cap, weight in zip(caps, weights, strict=True) if weight)
-        raise MixtureError(
-            f"The mixture takes {sum(wanted):,} tokens, but with at most {settings.max_epochs:g} epochs (mix.max_epochs) of each source the "
-            f"sources with a weight give {reachable:,}.",
-            "mix.total_tokens",
-            f"Take at most {reachable:,} tokens, give more sources a weight, crawl more, or raise mix.max_epochs.",
-        )
-    stream, taken = streams[over], wanted[over] + used[over]
-    bucket = f" in bucket {stream.bucket!r}" if stream.bucket else ""
+    caps = [limit - tokens for limit, tokens in zip(limits, used, strict=True)]
+    own_shares = settings.weighting.redistributes and total is not None and not weights_of(settings, number)
+    if settings.over_max_epochs != "redistribute" and not own_shares:
+        _refuse_beyond_one(settings, number, streams[over], wanted[over] + used[over], names)
+    found = apportion_within(sum(wanted), weights, caps)
+    if found is None:
+        _refuse_beyond_all(settings, number, sum(wanted), sum(cap for cap, weight in zip(caps, weights, strict=True) if weight))
+    return found
+
+
+def _refuse_beyond_all(settings: Mix, number: int, wanted: int, reachable: int) -> NoReturn:
+    """Refuses a phase that takes more tokens than all of its sources give.
+
+    Raises:
+        MixtureError: Always.
+    """
+    what = f"Phase {number + 1} of the mixture" if settings.phases else "The mixture"
+    rest = " after the phases before it" if number else ""
+    tokens = settings.phases or settings.total_tokens is not None
     raise MixtureError(
-        f"The mixture takes {taken:,} tokens of source {names[stream.source]!r}{bucket}, which has {stream.available:,}: "
+        f"{what} takes {wanted:,} tokens, but with at most {settings.max_epochs:g} epochs (mix.max_epochs) of each source the "
+        f"sources with a weight give {reachable:,}{rest}.",
+        setting_of(settings, number, "tokens" if tokens else "buckets"),
+        (f"Take at most {reachable:,} tokens" if tokens else "Lower the factors of buckets")
+        + ", give more sources a weight, crawl more, or raise mix.max_epochs.",
+    )
+
+
+def _refuse_beyond_one(settings: Mix, number: int, stream: StreamKey, taken: int, names: Sequence[str]) -> NoReturn:
+    """Refuses a phase after which a stream is taken more often than mix.max_epochs. taken: its tokens up to then.
+
+    Raises:
+        MixtureError: Always.
+    """
+    bucket = f" in bucket {stream.bucket!r}" if stream.bucket else ""
+    what = "The mixture takes" if not settings.phases else f"Up to phase {number + 1}, the mixture takes"
+    where = setting_of(settings, number, "tokens")
+    lower = f"Lower {where} or the weight of this source"
+    if not settings.phases and settings.total_tokens is None:
+        where, lower = ("mix.buckets", "Lower the factor of this bucket") if stream.bucket else ("mix.max_epochs", "Set mix.total_tokens")
+    raise MixtureError(
+        f"{what} {taken:,} tokens of source {names[stream.source]!r}{bucket}, which has {stream.available:,}: "
         f"{taken / stream.available:.2f} epochs, more than mix.max_epochs = {settings.max_epochs:g}.",
-        "mix.total_tokens",
-        "Lower mix.total_tokens or the weight of this source, crawl more of it, raise mix.max_epochs, or set mix.over_max_epochs to redistribute.",
+        where,
+        f"{lower}, crawl more of it, raise mix.max_epochs, or set mix.over_max_epochs to redistribute.",
     )

@@ -62,8 +62,9 @@ def read_spans(files: Sequence[Path]) -> Spans:
 def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np.ndarray:
     """Returns which documents are held out, bool [documents]: of each source those with the lowest hash values.
 
-    Their number is `share` of the documents of a source, but at least one if it has two. If that is more than `at_most` in all, the sources
-    get parts of `at_most` in proportion. If no source has two documents, all documents count as one source.
+    Their number is `share` of the documents of a source, but at least one if it has two. If that is more than `at_most` in all, every source
+    that has two gives one, and the rest of `at_most` is divided in proportion to what each would give more. If `at_most` is below the number of
+    such sources, those with the most documents give one each, and the others none. If no source has two documents, all count as one source.
     Duplicates need no rule here: of the documents that dedup found to be the same, one is left.
     """
     number = hash_values(seed, "validation", key_bytes(spans.doc_id))
@@ -74,7 +75,7 @@ def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np
         source, sizes = np.zeros_like(source), [number.size]
     wanted = [max(int(share * size), 1) if size > 1 else 0 for size in sizes]
     if sum(wanted) > at_most:
-        wanted = apportion(at_most, wanted)
+        wanted = _limited(wanted, sizes, at_most)
     order = stable_order(source, len(sizes)) if len(sizes) > 1 else np.arange(number.size)
     start = 0
     for size, lowest in zip(sizes, wanted, strict=True):
@@ -86,6 +87,24 @@ def select_validation(spans: Spans, share: float, at_most: int, seed: int) -> np
             below, equal = documents[values < limit], documents[values == limit]
             chosen[below] = chosen[equal[: lowest - len(below)]] = True
     return chosen
+
+
+def _limited(wanted: Sequence[int], sizes: Sequence[int], at_most: int) -> list[int]:
+    """Returns numbers of documents that add up to `at_most`, which is less than `wanted`: first one of each source, then in proportion.
+
+    Args:
+        wanted: Documents that each source would give.
+        sizes: Documents of each source.
+        at_most: The sum.
+    """
+    giving = sorted((i for i, count in enumerate(wanted) if count), key=lambda i: (-sizes[i], i))[:at_most]
+    found = [0] * len(wanted)
+    for i in giving:
+        found[i] = 1
+    if len(giving) == at_most:
+        return found
+    more = apportion(at_most - len(giving), [max(count - 1, 0) for count in wanted])
+    return [one + rest for one, rest in zip(found, more, strict=True)]
 
 
 def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

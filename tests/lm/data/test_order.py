@@ -89,3 +89,21 @@ def test_positions_and_indices_outside_are_refused() -> None:
 
 
 GOLDEN = [14, 16, 24, 19, 34, 54, 32, 42, 28, 37]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ramp", "once"),
+    [
+        ((12, 9), [BatchSize(0, 4)], 5),  # three steps and two
+        ((12, 8), [BatchSize(0, 2), BatchSize(1, 4)], 5),  # 2 + 4 + 4, and 4 + 4
+        ((4, 4, 7), [BatchSize(0, 4), BatchSize(3, 2)], 4),  # 4, 4, and 4 + 2
+    ],
+)
+def test_a_second_reading_of_several_ranges_is_refused(sizes: tuple[int, ...], ramp: list[BatchSize], once: int) -> None:
+    starts = np.cumsum([0, *sizes]).tolist()
+    order = Order(phase_table([SequenceRange(start, size, 16) for start, size in zip(starts, sizes, strict=False)], ramp), 1)
+    order.refuse_another_reading(once)
+    for steps in (once + 1, once + 50):
+        with pytest.raises(OrderError, match=f"The budget of {steps} steps reads the last of the {len(sizes)} ranges .* after step {once}:"):
+            order.refuse_another_reading(steps)
+    order_of(12, batch=4).refuse_another_reading(500)

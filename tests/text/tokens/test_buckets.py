@@ -52,6 +52,8 @@ def test_edges_are_in_the_upper_bucket_and_texts_have_their_own() -> None:
         "score<0.2 lang=de", "score=0.2..0.3 lang=other", "score>=0.3 lang=en", "score=none lang=other", "score>=0.3 lang=en"
     ]  # fmt: skip
     assert [both.factors[n] for n in both.number] == [0.0, 0.25, 6.0, 0.25, 6.0]
+    large = bucket_documents([by_lang], {"lang": columns["lang"].cast(pa.large_string())}, np.arange(5), 5)
+    assert large.number.tolist() == [1, 2, 0, 2, 0]
     none = bucket_documents([], {}, np.arange(5), 5)
     assert (none.number.tolist(), none.names, none.factors) == ([0] * 5, ("",), (1.0,))
 
@@ -85,6 +87,7 @@ def test_columns_are_joined_by_document_from_the_first_table_that_has_them(tmp_p
     found = read_columns(["lang", "score", "host"], tables, wanted)
     assert found["lang"].to_pylist() == ["d3", "d0", "d4", "d1", "d2"] and found["score"].to_pylist() == [None, 0.0, 2.0, 0.5, None]
     assert found["host"].to_pylist() == [None, "a.example", "c.example", None, "b.example"]
+    assert {found[name].type for name in ("host", "lang")} == {pa.large_string()}, "an array of strings has at most 2 GiB"
     for name in ("text", "verdict", "topic", "url"):
         with pytest.raises(BucketError, match=f"no column '{name}'. Columns that are stored: host, lang, score."):
             read_columns([name], tables, wanted)

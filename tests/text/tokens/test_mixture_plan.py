@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from stages.text.tokens import mixture_plan
 from stages.text.tokens.mix_settings import Mix
 from stages.text.tokens.mixture_plan import MixtureError, MixturePlan, mixture_rows, plan_mixture
 from stages.text.tokens.spans import Spans
@@ -170,3 +171,72 @@ def test_an_unknown_source_of_a_phase_is_refused() -> None:
     with pytest.raises(MixtureError, match="mix.weights names 'books', which is not a source of the documents") as caught:
         planned(corpus(a=11), phases=[{"tokens": 5, "weights": {"books": 1}}])
     assert "The sources are: a." in caught.value.do
+
+
+def in_parts(number: int, divisions: int) -> list[dict[str, Any]]:
+    """Returns phases of which each divides the documents by a column of its own into `divisions` parts."""
+    return [{"tokens": 10, "buckets": [{"by": f"c{n}", "upsampling": [1.0] * divisions}]} for n in range(number)]
+
+
+def test_many_divisions_do_not_join_sources_and_buckets() -> None:
+    """Eight phases of 256 buckets: 256 ** 8 is 2 ** 64, which as int64 is 0, so the number of the source would be lost."""
+    rng = np.random.default_rng(5)
+    columns = {f"c{n}": pa.array(np.tile(rng.random(101), 2)) for n in range(8)}  # a document of each source has the same values
+    plan = planned(corpus(a=101, b=101), columns, phases=in_parts(8, 255))
+    assert all(len(set(plan.spans.source[one.documents].tolist())) == 1 for one in plan.streams)
+    assert len(plan.streams) == 200, "no two documents of a source are in the same bucket of all phases"
+
+
+def test_too_many_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixture_plan, "MAX_STREAMS", 150)
+    columns = {"c0": pa.array(np.random.default_rng(5).random(202))}
+    with pytest.raises(MixtureError, match="divide the sources into 200 parts or more; a mixture has at most 150") as caught:
+        planned(corpus(a=101, b=101), columns, phases=in_parts(1, 255))
+    assert caught.value.where == "mix.buckets, mix.phases" and "fewer of them" in caught.value.do
+    assert len(planned(corpus(a=101, b=101), columns, phases=in_parts(1, 9)).streams) == 18
+
+
+def test_a_mixture_without_a_token_is_refused() -> None:
+    buckets = {"by": "score", "upsampling": [0.0, 1e-5]}
+    with pytest.raises(MixtureError, match="The mixture has no token") as caught:
+        planned(corpus(a=22), {"score": pa.array(np.arange(22) / 22)}, buckets=buckets)
+    assert (caught.value.where, caught.value.do) == ("mix.buckets", "Raise a factor.")
+
+
+def test_unimax_redistributes_its_own_weights_only() -> None:
+    """Weights that a phase gives are the user's: what exceeds max_epochs is refused, unless over_max_epochs says otherwise."""
+    spans, mixture = corpus(a=11, b=101), {"weighting": {"name": "unimax"}, "max_epochs": 1}
+    given = {"phases": [{"tokens": 150}, {"tokens": 150, "weights": {"a": 1, "b": 1}}]}
+    with pytest.raises(
+        MixtureError, match=r"Up to phase 2, the mixture takes 150 tokens of source 'a', which has 100: 1.50 epochs"
+    ) as caught:
+        planned(spans, **mixture, **given)
+    assert caught.value.where == "mix.phases.1.tokens" and "Lower mix.phases.1.tokens or the weight" in caught.value.do
+    found = tokens(planned(spans, **mixture, **given, over_max_epochs="redistribute"))
+    assert found == {(0, "a", ""): 75, (0, "b", ""): 75, (1, "a", ""): 25, (1, "b", ""): 125}
+    assert tokens(planned(spans, **mixture, phases=[{"tokens": 150}] * 2)) == found
+
+
+def test_messages_name_the_setting_that_counts() -> None:
+    spans = corpus(a=11, b=101)
+    with pytest.raises(MixtureError, match="Phase 2 of the mixture takes 900 tokens, .* give 600 after the phases before it") as caught:
+        planned(spans, phases=[{"tokens": 500}, {"tokens": 900}], max_epochs=1, over_max_epochs="redistribute")
+    assert caught.value.where == "mix.phases.1.tokens" and caught.value.do.startswith("Take at most 600 tokens")
+    half = {"buckets": {"by": "score", "upsampling": [1.0, 3.0]}, "max_epochs": 2}
+    score = {"score": pa.array(np.arange(112) / 112)}
+    with pytest.raises(MixtureError, match="3.00 epochs") as caught:
+        planned(spans, score, **half)
+    assert caught.value.where == "mix.buckets" and caught.value.do.startswith("Lower the factor of this bucket, crawl more")
+    with pytest.raises(MixtureError, match="give 2,200") as caught:
+        planned(spans, score, **{**half, "buckets": {"by": "score", "upsampling": [2.0, 3.0]}}, over_max_epochs="redistribute")
+    assert caught.value.where == "mix.buckets" and caught.value.do.startswith("Lower the factors of buckets, give")
+    with pytest.raises(MixtureError, match="1.00 epochs, more than mix.max_epochs = 0.5") as caught:
+        planned(spans, max_epochs=0.5)
+    assert caught.value.where == "mix.max_epochs" and caught.value.do.startswith("Set mix.total_tokens, crawl more")
+    nothing = [{"by": "score", "upsampling": [0.0], "other": 0.0}]
+    with pytest.raises(MixtureError, match="No document has a weight above 0") as caught:
+        planned(spans, score, phases=[{"tokens": 5}, {"tokens": 5, "buckets": nothing}])
+    assert caught.value.where == "mix.phases.1.buckets"
+    with pytest.raises(MixtureError, match="gives source '[cd]' a weight, but its only document is held out") as caught:
+        planned(corpus(c=1, d=1), phases=[{"tokens": 5, "weights": {"c": 1, "d": 1}}])
+    assert caught.value.where == "mix.phases.0.weights"

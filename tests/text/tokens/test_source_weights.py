@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,33 @@ def test_the_largest_remainders_are_rounded_up_first_and_the_first_of_equal_ones
     assert apportion(1, [1, 2, 1]) == [0, 1, 0]
     assert apportion(5, [1, 1, 1]) == [2, 2, 1] and apportion(2, [5, 3, 3]) == [1, 1, 0]
     assert apportion(10, [0.55, 0.25, 0.2]) == [6, 2, 2]
+
+
+def in_fractions(total: int, weights: list[Fraction]) -> list[int]:
+    """The same numbers, share by share as a fraction."""
+    exact = [weight * total / sum(weights) for weight in weights]
+    shares = [int(value) for value in exact]
+    for i in sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))[: total - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+fractions = st.one_of(st.fractions(0, 1000), st.floats(0, 1e12).map(Fraction), st.sampled_from([Fraction(1, 3), Fraction(1, 7)]))
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**15), st.lists(fractions, min_size=1, max_size=8).filter(sum))
+def test_whole_numbers_give_the_shares_of_fractions(total: int, weights: list[Fraction]) -> None:
+    assert apportion(total, weights) == in_fractions(total, weights)
+    assert apportion_within(total, weights, [total] * len(weights)) == in_fractions(total, weights)
+
+
+def test_thousands_of_parts_are_divided_without_sums_of_fractions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sum of fractions with other denominators takes the greatest common divisor of two numbers that grow with the parts."""
+    monkeypatch.setattr(Fraction, "__radd__", None)
+    monkeypatch.setattr(Fraction, "__truediv__", None)
+    weights = [Fraction(1, 10**6 + i) for i in range(500)]
+    assert sum(apportion(10**9, weights)) == 10**9
 
 
 parts = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 400)), min_size=1, max_size=6)

@@ -141,7 +141,10 @@ def of_sources(counts: list[int]) -> Spans:
     [
         ([40, 20, 2, 1], 0.1, 99, [4, 2, 1, 0]),  # a source of two gives one, a source of one none
         ([40, 20, 20], 0.1, 4, [2, 1, 1]),
-        ([30, 0, 300], 0.1, 11, [1, 0, 10]),
+        ([30, 0, 300], 0.1, 11, [2, 0, 9]),  # one each, and nine in the proportion of 2 to 29
+        ([9000, 10, 3, 2, 1], 0.1, 20, [17, 1, 1, 1, 0]),  # in proportion of 900 to 1 alone, the small ones would have none
+        ([9000, 10, 3, 2, 1], 0.1, 4, [1, 1, 1, 1, 0]),
+        ([2, 9, 9, 4], 0.4, 2, [0, 1, 1, 0]),  # fewer than sources: those with the most documents
         ([1, 1, 1], 0.4, 99, None),  # no source has two: all count as one
         ([1], 0.4, 99, [0]),
         ([], 0.4, 99, []),
