@@ -172,10 +172,12 @@ def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str
     )
     own = [(np.array([4, 7]), torch.tensor(9.0))]
     if action != "skip":
-        with pytest.raises(rank_run.TrainingError, match=f"Step 21: {why} .* sequences 4, 7") as caught:
+        with pytest.raises(rank_run.TrainingError, match=f"Step 21: {why} .* updates") as caught:
             training_step._update(run, 20, work, [4 * loss, 7.0], own)
         assert caught.value.sequences == [4, 7]
+        assert ("; sequences 4, 7." in str(caught.value)) == (action == "fail")
         if action == "rewind":
+            assert "sequences" not in str(caught.value), "the sentence is recorded, so it names nothing of one rank alone"
             assert isinstance(caught.value, rank_run.SpikeError) and (caught.value.step, caught.value.tokens) == (21, 32)
     else:
         assert training_step._update(run, 20, work, [4 * loss, 7.0], own) == (norm, True, [4 * loss, 7.0])
