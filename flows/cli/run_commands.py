@@ -102,7 +102,7 @@ def plan(
     """
     from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
     from stages.queries.estimate import estimate_nodes
-    from stages.queries.plan import training_size
+    from stages.queries.training_size import training_size
 
     session = open_session(recipe, settings, common.home)
     found = session.plan(until)

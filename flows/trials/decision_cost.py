@@ -13,7 +13,8 @@ from flows.trials.seeded_runs import untrained_steps
 from flows.trials.trial_cost import expected_seconds, total_seconds
 from stages.core.contract.declaration import seconds_of
 from stages.core.contract.states import NodeState
-from stages.queries.plan import Planned, training_size
+from stages.queries.plan import Planned
+from stages.queries.training_size import training_size
 from stages.queries.trials.matched_sides import ProxyMetric
 from stages.queries.trials.paired_verdict import FEWEST_PAIRS, detectable_effect
 

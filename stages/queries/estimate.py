@@ -30,8 +30,9 @@ from stages.core.contract.states import READY, NodeState
 from stages.core.run.named_checkpoint import steps_of
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
-from stages.queries.plan import Plan, Planned, Step, model_shape, newest_folders, rank_memory_bytes, steps_before
+from stages.queries.plan import Plan, Planned, Step, newest_folders
 from stages.queries.planned_ranges import planned_ranges
+from stages.queries.training_size import model_shape, rank_memory_bytes, steps_before
 from stages.settings import StageConfig
 
 if TYPE_CHECKING:

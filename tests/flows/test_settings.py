@@ -19,7 +19,8 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
 from stages.core.contract.runtime import Runtime
 from stages.lm.model.config import ModelConfig
-from stages.queries.plan import Plan, training_size
+from stages.queries.plan import Plan
+from stages.queries.training_size import training_size
 from stages.settings import OneOf, StageConfig
 from tests.conftest import PROJECT
 

@@ -128,7 +128,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "queries/tracing/trace_lines": ("tests/queries/test_trace_hostile.py", "tests/queries/test_trace_evidence.py"),
     "queries/affected": ("tests/queries/test_affected.py", "tests/queries/test_compare.py"),
     "queries/planned_ranges": ("tests/queries/test_planned_ranges.py", "tests/queries/test_plan_numbers.py"),
-    "queries/plan": ("tests/queries/test_plan_numbers.py", "tests/queries/test_plan.py"),
+    "queries/plan": ("tests/queries/test_plan_misses.py", "tests/queries/test_plan.py"),
+    "queries/training_size": ("tests/queries/test_plan_numbers.py",),
 }  # fmt: skip
 """Module below stages/ -> test files, the most specific first."""
 

@@ -23,7 +23,8 @@ from stages.lm.model.training_memory import TrainingLoad
 from stages.lm.model.training_memory import rank_memory_bytes as memory_of_load
 from stages.pretrain import PretrainConfig
 from stages.queries import plan
-from stages.queries.plan import Plan, Planned, Step, make_plan, newest_folders, rank_memory_bytes, training_size, why_miss
+from stages.queries.plan import Plan, Planned, Step, make_plan, newest_folders, why_miss
+from stages.queries.training_size import rank_memory_bytes, training_size
 from tests.conftest import run_stage
 from tests.core.toys import WORDS
 from tests.queries.two_runs import make_artifact, make_run

@@ -21,7 +21,8 @@ from stages.core.contract.recipe import Recipe, load_recipe
 from stages.mix import Mix
 from stages.pretrain import PretrainConfig
 from stages.queries import estimate, plan
-from stages.queries.plan import Plan, Planned, Step, make_plan, missing_devices, training_size
+from stages.queries.plan import Plan, Planned, Step, make_plan, missing_devices
+from stages.queries.training_size import training_size
 from stages.train_tokenizer import TrainTokenizer
 from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS

@@ -11,8 +11,9 @@ from typing import Any
 
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
-from stages.queries.plan import Plan, built_mixture, model_shape, steps_before
+from stages.queries.plan import Plan
 from stages.queries.planned_ranges import pretraining_phases
+from stages.queries.training_size import built_mixture, model_shape, steps_before
 
 
 @dataclass(frozen=True)
