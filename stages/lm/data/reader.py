@@ -177,25 +177,29 @@ class SequenceReader:
         return min(self.files.seq_len, -(-longest // multiple) * multiple)
 
     def _fill(self, batch: Batch, slot: int, sequence: int) -> None:
-        at, dtype = 0, np.dtype(self.files.dtype).newbyteorder("<")
-        for number, segment in enumerate(range(int(self.offsets[sequence]), int(self.offsets[sequence + 1]))):
-            shard, start, length = (int(v) for v in self.segments[segment])
-            end = at + length
-            if end > batch.tokens.shape[1]:
-                raise DataError(
-                    f"Sequence {sequence} holds more than seq_len {batch.tokens.shape[1]} tokens; the mixture was made for another length."
-                )
+        segments = np.asarray(self.segments[int(self.offsets[sequence]) : int(self.offsets[sequence + 1])])
+        lengths = segments[:, 2]
+        ends = np.cumsum(lengths)
+        used = int(ends[-1]) if len(ends) else 0
+        tokens, labels = batch.tokens[slot], batch.labels[slot]
+        if used > len(tokens):
+            raise DataError(f"Sequence {sequence} holds more than seq_len {len(tokens)} tokens; the mixture was made for another length.")
+        places = list(zip(segments.tolist(), ends.tolist(), strict=True))
+        dtype = np.dtype(self.files.dtype).newbyteorder("<")
+        for (shard, start, length), end in places:
             ids = self._shard(self.files.tokens[shard], dtype)[start : start + length]
             if len(ids) != length:
-                raise DataError(f"Sequence {sequence}: segment {segment} reaches beyond the end of {Path(self.files.tokens[shard]).name}.")
-            batch.tokens[slot, at:end] = ids
-            batch.positions[slot, at:end] = np.arange(length)
-            batch.docs[slot, at:end] = number
-            batch.labels[slot, at : end - 1] = ids[1:]
-            if self.files.masks:
-                untrained = self._shard(self.files.masks[shard], np.dtype(np.uint8))[start + 1 : start + length] == 0
-                batch.labels[slot, at : end - 1][untrained] = IGNORE
-            at = end
+                raise DataError(f"Sequence {sequence}: a segment reaches beyond the end of {Path(self.files.tokens[shard]).name}.")
+            tokens[end - length : end] = ids
+        batch.positions[slot, :used] = np.arange(used) - np.repeat(ends - lengths, lengths)
+        batch.docs[slot, :used] = np.repeat(np.arange(len(segments)), lengths)
+        labels[: max(used - 1, 0)] = tokens[1:used]
+        labels[ends[ends > 0] - 1] = IGNORE
+        if self.files.masks:
+            trained = np.zeros(used, np.uint8)
+            for (shard, start, length), end in places:
+                trained[end - length : end] = self._shard(self.files.masks[shard], np.dtype(np.uint8))[start : start + length]
+            labels[: max(used - 1, 0)][trained[1:] == 0] = IGNORE
 
 
 def segment_bounds(begins: Sequence[int] | np.ndarray, tokens: int) -> np.ndarray:

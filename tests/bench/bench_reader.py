@@ -1,0 +1,115 @@
+"""The reader of packed sequences: `python -m tests.bench.bench_reader`, about a minute.
+
+Made token shards (documents of lognormal length) are packed and read in the order of a training, in batches of 16 sequences. Counted are
+tokens per CPU second of one process, and the time from nothing opened to the first batch of a step in the middle, in a new process whose
+modules are loaded. Beside it, nanoGPT's loader: random windows of one flat file, without documents, positions or packing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from flows.cli.printing import print_table
+from stages.lm.data.order import Order
+from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
+from stages.lm.data.reader import SequenceFiles, SequenceReader
+from stages.text.tokens.packing import pack
+from tests.bench.probe import probe
+
+BATCH, SHARDS = 16, 64
+
+
+def made(folder: Path, tokens: int, seq_len: int, median: int) -> tuple[SequenceFiles, int]:
+    """Writes the shards and packed sequences; returns their files and the number of sequences."""
+    draw = np.random.default_rng(1)
+    lengths = np.clip(draw.lognormal(np.log(median), 1, 2 * tokens // median).astype(np.int64), 2, seq_len)
+    lengths = lengths[: int(np.searchsorted(np.cumsum(lengths), tokens))]
+    per_shard = np.array_split(np.arange(len(lengths)), SHARDS)
+    paths, segments = [], np.zeros((len(lengths), 3), np.int64)
+    for number, documents in enumerate(per_shard):
+        own = lengths[documents]
+        path = folder / f"{number:05d}.bin"
+        draw.integers(0, 1 << 16, int(own.sum()), dtype=np.uint16).tofile(path)
+        segments[documents] = np.stack([np.full(len(own), number), np.cumsum(own) - own, own], 1)
+        paths.append(str(path))
+    sequence = pack(lengths, seq_len)
+    ordered = np.argsort(sequence, kind="stable")
+    np.save(folder / "segments.npy", segments[ordered])
+    np.save(folder / "sequences.npy", np.concatenate([[0], np.cumsum(np.bincount(sequence))]))
+    files = SequenceFiles(tuple(paths), "uint16", str(folder / "segments.npy"), str(folder / "sequences.npy"), seq_len, 0)
+    return files, int(sequence.max()) + 1
+
+
+def order_of(files: SequenceFiles, sequences: int) -> Order:
+    """The order of one range."""
+    return Order(phase_table((SequenceRange(0, sequences, files.seq_len),), [BatchSize(0, BATCH)]), 1)
+
+
+def tokens_per_s(files: SequenceFiles, sequences: int) -> float:
+    """Tokens per CPU second over two thirds of the batches, after the others warmed up the page cache."""
+    reader, order = SequenceReader(files), order_of(files, sequences)
+    steps, read, clock = sequences // BATCH, 0, 0.0
+    for step in range(steps):
+        if step == steps // 3:
+            read, clock = 0, time.process_time()
+        read += reader.batch(order.sequences_of_step(step)).real_tokens
+    return read / (time.process_time() - clock)
+
+
+def windows_per_s(files: SequenceFiles) -> float:
+    """The same for random windows of a flat file, as nanoGPT reads them."""
+    flat, draw = np.memmap(files.tokens[0], "<u2", "r"), np.random.default_rng(1)
+    rounds, clock = 200, time.process_time()
+    for _ in range(rounds):
+        starts = draw.integers(0, len(flat) - files.seq_len - 1, BATCH)
+        np.stack([flat[at : at + files.seq_len].astype(np.int64) for at in starts])
+        np.stack([flat[at + 1 : at + 1 + files.seq_len].astype(np.int64) for at in starts])
+    return rounds * BATCH * files.seq_len / (time.process_time() - clock)
+
+
+def first_batch_ms(described: str) -> float:
+    """Milliseconds from nothing opened to the batch of a step in the middle."""
+    values = json.loads(described)
+    files, sequences = SequenceFiles(**{**values["files"], "tokens": tuple(values["files"]["tokens"]), "masks": ()}), values["sequences"]
+    clock = time.perf_counter()
+    order = order_of(files, sequences)
+    SequenceReader(files).batch(order.sequences_of_step(sequences // BATCH // 2))
+    return (time.perf_counter() - clock) * 1e3
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_reader")
+    parser.add_argument("--tokens", type=int, default=100_000_000)
+    parser.add_argument("--first", help="of a child: what it is to read")
+    options = parser.parse_args()
+    if options.first:
+        print(first_batch_ms(options.first))
+        return
+    print(probe())
+    rows = []
+    for seq_len, median in ((4096, 400), (2048, 400), (4096, 100)):
+        with tempfile.TemporaryDirectory() as folder:
+            files, sequences = made(Path(folder), options.tokens, seq_len, median)
+            described = json.dumps({"files": files.__dict__, "sequences": sequences})
+            child = [sys.executable, "-m", "tests.bench.bench_reader", "--first", described]
+            first = [float(subprocess.run(child, capture_output=True, text=True, check=True).stdout) for _ in range(5)]
+            rows.append({
+                "context": f"{seq_len:,}", "median document": f"{median} tokens", "tokens per CPU s": f"{tokens_per_s(files, sequences) / 1e6:.1f} M",
+                "nanoGPT's windows": f"{windows_per_s(files) / 1e6:.1f} M", "first batch ms": f"{statistics.median(first):.1f} (at most {max(first):.1f})",
+            })  # fmt: skip
+    print_table(rows)
+    print(probe())
+
+
+if __name__ == "__main__":
+    main()
