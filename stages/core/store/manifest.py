@@ -50,8 +50,11 @@ def input_digest(artifact: Artifact) -> str:
 
     A digest that counts only some files can identify the others, because this home's own code wrote them together. That is not certain for
     an imported artifact, so all its files count. A recipe without the import therefore never reuses what was made from a forged artifact.
+    Where all that a digest leaves out is a record that no other stage's output follows from (WITHOUT_RECORDS), it counts as it is.
     """
-    return content_digest(artifact.manifest["files"]) if is_imported(artifact) else str(artifact.manifest["digest"])
+    if is_imported(artifact) and artifact.manifest["kind"] not in manifest_schema.WITHOUT_RECORDS:
+        return content_digest(artifact.manifest["files"])
+    return str(artifact.manifest["digest"])
 
 
 def artifact_id(artifact: Artifact) -> str:

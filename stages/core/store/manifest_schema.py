@@ -275,12 +275,22 @@ def contradictions(manifest: Manifest) -> list[str]:
             else f"{name} contradicts the rest" for name, (one, other) in pairs.items() if one != other]  # fmt: skip
 
 
+WITHOUT_RECORDS = {
+    "tokenizer": {"tokenizer.json", "tokenizer_config.json"},
+    "tokens": {"tokens", "spans", "tokens.json"},
+    "logprobs": {"logprobs.parquet"},
+}
+"""Kind -> what its digest may count: all but the file that records how it was made (canaries.json, vocabulary.json)."""
+
+
 def _usual_identity(manifest: Manifest) -> bool:
     """Returns whether the digest counts the files that a stage of the kind counts. Another small file would not identify the rest."""
     given = set(manifest["identity"])
     if manifest["kind"] == "warc":
         return given == {"identity.jsonl"}
-    return {"checkpoint", "model.json", "steps"} <= given if manifest["kind"] == "checkpoint" else not given
+    if manifest["kind"] == "checkpoint":
+        return {"checkpoint", "model.json", "steps"} <= given
+    return not given or given == WITHOUT_RECORDS.get(manifest["kind"])
 
 
 def _entry(file: ExternalEntry) -> str:

@@ -57,6 +57,7 @@ ELSEWHERE = {
     **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
     **dict.fromkeys(("settings.guard.rewind_steps", "settings.guard.max_rewinds"), "test_rewinds"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
+    "settings.seed": "the job has a seed of its own", "model.depth": "derived before a job is made, test_depth",
     "settings.budget.partial": "the stage refuses, test_early_end",
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
@@ -73,7 +74,8 @@ SHOWS = {
 """Fields that do not change the trained weights -> where their change is visible. All other fields must change losses and weights."""
 NOT_DECIDING = {
     "scratch", "out", "init_from", "token_bytes", "samples", "blame", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
-    "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.milestone_every_steps", "settings.budget", "earlier", "stop_after",
+    "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.milestone_every_steps", "settings.budget", "settings.seed", "earlier",
+    "stop_after",
 }  # fmt: skip
 
 
