@@ -276,21 +276,17 @@ def contradictions(manifest: Manifest) -> list[str]:
 
 
 WITHOUT_RECORDS = {
-    "tokenizer": {"tokenizer.json", "tokenizer_config.json"},
-    "tokens": {"tokens", "spans", "tokens.json"},
-    "logprobs": {"logprobs.parquet"},
-}
+    "tokenizer": {"tokenizer.json", "tokenizer_config.json"}, "tokens": {"tokens", "spans", "tokens.json"}, "logprobs": {"logprobs.parquet"},
+}  # fmt: skip
 """Kind -> what its digest may count: all but the file that records how it was made (canaries.json, vocabulary.json)."""
 
 
 def _usual_identity(manifest: Manifest) -> bool:
     """Returns whether the digest counts the files that a stage of the kind counts. Another small file would not identify the rest."""
-    given = set(manifest["identity"])
-    if manifest["kind"] == "warc":
+    given, kind = set(manifest["identity"]), manifest["kind"]
+    if kind == "warc":
         return given == {"identity.jsonl"}
-    if manifest["kind"] == "checkpoint":
-        return {"checkpoint", "model.json", "steps"} <= given
-    return not given or given == WITHOUT_RECORDS.get(manifest["kind"])
+    return {"checkpoint", "model.json", "steps"} <= given if kind == "checkpoint" else not given or given == WITHOUT_RECORDS.get(kind)
 
 
 def _entry(file: ExternalEntry) -> str:
