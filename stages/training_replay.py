@@ -68,6 +68,7 @@ def replay(
 
 def _replayed(job: RankJob, artifact: Artifact, number: int, lines: Sequence[MetricLine], ctx: Context) -> ReplayedWindow:
     from stages.lm.checkpoints import receipt, snapshot_folders
+    from stages.lm.checkpoints.checkpoint import CheckpointError, verify
     from stages.lm.checkpoints.rewinds import read_rewinds
     from stages.lm.train.replay import replayed
 
@@ -75,6 +76,12 @@ def _replayed(job: RankJob, artifact: Artifact, number: int, lines: Sequence[Met
     checkpoint = kept[number - 1][1] if number else None
     Path(job.scratch).mkdir(parents=True)
     rewinds = read_rewinds(artifact.path, job.fingerprint())
+    try:  # the ranks would begin at step 0 instead, and the window would seem to follow from this checkpoint
+        if checkpoint:
+            verify(checkpoint)
+    except CheckpointError as error:
+        what = f"the checkpoint that it begins with cannot be used. {error}"
+        return ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.OTHER, what)
     again = training.run_ranks(replayed(job, checkpoint, window.first_step, window.last_step, lines, rewinds), ctx)
     end = receipt.weights_digest(snapshot_folders.root(Path(job.scratch)) / snapshot_folders.name_of(window.last_step))
     doubt = _doubt(job, artifact, [path for _, path in kept[max(0, number - 1) : number + 1]])

@@ -120,6 +120,21 @@ def test_a_forged_chain_passes_the_files_and_is_found_where_it_is_replayed(train
         shutil.rmtree(home)
 
 
+def test_a_window_whose_first_checkpoint_cannot_be_used_is_not_trained_from_the_beginning(trained: Trained) -> None:
+    folder = trained.home / "artifacts" / "pretrain" / "damaged"
+    shutil.copytree(trained.trunk.path, folder)
+    try:
+        record = receipt.kept_checkpoints(folder)[1][1] / "checkpoint.json"
+        told = json.loads(record.read_text())
+        record.unlink()
+        record.write_text(json.dumps({**told, "format": 99}))
+        found = replayed(trained, manifest.read_artifact(folder))
+        assert [found[number][0] for number in (1, 2, 4)] == ["equal"] * 3
+        assert found[3][0] == "other" and found[3][1].startswith("the checkpoint that it begins with cannot be used. ")
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_on_another_machine_only_losses_are_compared(trained: Trained) -> None:
     """A record that names another processor: changed weights in a far digit are close, and a loss that is 10 % off differs."""
     folder = trained.home / "artifacts" / "pretrain" / "elsewhere"

@@ -13,6 +13,7 @@ import numpy as np
 from stages.core.tables.parquet import schema, write_columns
 from stages.core.tables.training_tables import STEPS
 from stages.lm.checkpoints import receipt
+from stages.lm.checkpoints.checkpoint import FORMAT
 
 ENDS = (14, 18, 20)
 FIRST, BATCH = 11, 3
@@ -35,7 +36,7 @@ def record(folder: Path) -> None:
         {"path": f.relative_to(folder).as_posix(), "bytes": f.stat().st_size, "sha256": hashlib.sha256(f.read_bytes()).hexdigest()}
         for f in files
     ]
-    (folder / "checkpoint.json").write_text(json.dumps({"format": 2, "files": entries}, indent=1))
+    (folder / "checkpoint.json").write_text(json.dumps({"format": FORMAT, "files": entries}, indent=1))
 
 
 def rows() -> dict[str, np.ndarray]:
