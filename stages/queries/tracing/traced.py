@@ -27,12 +27,11 @@ class Origin(TypedDict):
     run: str
 
 
-class BatchRow(TypedDict):
-    """A document, or a part of one, in a global batch of pretraining.
+class SequencePart(TypedDict):
+    """A document, or a part of one, in a training sequence.
 
     Attributes:
-        position: the place of the sequence in the order of training, from 0.
-        sequence: its number in the mixture.
+        sequence: the number of the sequence in the mixture.
         segment: the place of the document in the sequence, from 0.
         doc_id: the document.
         url: its URL; None if its decisions are not in this home.
@@ -40,13 +39,24 @@ class BatchRow(TypedDict):
         tokens: number of tokens of the document in the sequence.
     """
 
-    position: int
     sequence: int
     segment: int
     doc_id: str
     url: str | None
     source: str
     tokens: int
+
+
+class BatchRow(SequencePart):
+    """A part of a global batch. position: the place of the sequence in the order of training, from 0."""
+
+    position: int
+
+
+class SequenceRow(SequencePart):
+    """A part of one training sequence. steps: the steps that trained the sequence, in order."""
+
+    steps: list[int]
 
 
 class RecordOutcome(StrEnum):
@@ -80,28 +90,6 @@ class OutcomeRow(TypedDict):
     node: str
     reason: str
     records: int
-
-
-class SequenceRow(TypedDict):
-    """A document, or a part of one, in a training sequence.
-
-    Attributes:
-        sequence: the number of the sequence.
-        segment: the place of the document in the sequence, from 0.
-        doc_id: the document.
-        url: its URL; None if its decisions are not in this home.
-        source: the source of the document.
-        tokens: number of tokens of the document in the sequence.
-        steps: the steps that trained the sequence, in order.
-    """
-
-    sequence: int
-    segment: int
-    doc_id: str
-    url: str | None
-    source: str
-    tokens: int
-    steps: list[int]
 
 
 @dataclass(frozen=True)
