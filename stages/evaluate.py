@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages import generations
 from stages.canary_files import check_canaries
@@ -26,12 +26,12 @@ from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
 from stages.generations import GENERATIONS
 from stages.settings import StageConfig
+from stages.task_scores import ItemValue, TaskScore, read_questions, score_tasks
 
 if TYPE_CHECKING:
     import numpy as np
 
     from stages.lm.infer.continued_text import Prompt
-    from stages.lm.infer.harness import Question, TaskResults
     from stages.text.tokens.validation import Validation
 
 VALIDATION = "validation"
@@ -48,56 +48,14 @@ SAMPLES = SideTable(
 )  # fmt: skip
 
 
-class ItemValue(TypedDict):
-    """A row of SAMPLES."""
-
-    task: str
-    item_id: str
-    metric: str
-    value: float
-
-
-@dataclass(frozen=True)
-class TaskScore:
-    """An entry of scores.json.
-
-    Attributes:
-        task: The benchmark, or validation.
-        metric: The metric.
-        value: The mean over the items, or over the documents.
-        stderr: Its standard error; None without one.
-        n: Number of items.
-        chance: Accuracy of a random choice; None for other metrics.
-        gate: Whether the report tests the score against chance.
-        primary: Whether it is the main metric of its task.
-    """
-
-    task: str
-    metric: str
-    value: float
-    stderr: float | None
-    n: int
-    chance: float | None = None
-    gate: bool = False
-    primary: bool = False
-
-
-class ScoredTask(TypedDict):
-    """The part of an entry of the benchmarks' tasks.json that this stage reads."""
-
-    name: str
-    kind: str
-    metric: str
-    chance: float | None
-    gate: bool
-    scored_items: int
-
-
 class Evaluate(StageConfig):
     """Settings of the evaluate stage: the form of the questions, and the baselines."""
 
     chat: bool = False
     """Format every question with the chat template, for models that were tuned on chats."""
+    plain_tasks: tuple[NotEmpty, ...] = ()
+    """With chat: tasks whose questions are asked as they are, as a base model is asked, so that the two compare. Through the template the form
+    of a question changes as well."""
     baselines: bool = False
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
@@ -107,6 +65,12 @@ class Evaluate(StageConfig):
     openings of held-out documents, or four questions of benchmarks if chat is on; none if the pipeline has no such data."""
     generated_tokens: int = Field(48, ge=0, le=100_000)
     """Maximum number of tokens that the model writes after each prompt; at most half of the context. 0 turns this off."""
+
+    @model_validator(mode="after")
+    def _plain_beside_chat(self) -> Evaluate:
+        if self.plain_tasks and not self.chat:
+            raise ValueError("plain_tasks has no effect without chat: every question is asked as it is; remove it, or set chat")
+        return self
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -129,7 +93,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     tokenizer = load_tokenizer(folder)
     validation = None
     if "benchmarks" in inputs:
-        scores, samples = _score_tasks(config, model, tokenizer, inputs["benchmarks"].path, max_length, ctx)
+        scores, samples = score_tasks(model, tokenizer, inputs["benchmarks"].path, max_length, config.chat, config.plain_tasks, ctx)
     if "mixture" in inputs:
         mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
         validation = read_validation(mixture, tokens)
@@ -162,71 +126,13 @@ def _prompts(config: Evaluate, tokenizer: Any, inputs: Mapping[str, Artifact], v
     if config.prompts:
         return generations.given(tokenizer, config.prompts, config.chat)
     if config.chat and "benchmarks" in inputs:
-        found = _questions(inputs["benchmarks"].path)
+        found = read_questions(inputs["benchmarks"].path)
         return generations.questions(
             tokenizer, [(f"{task}/{item['item_id']}", item["context"]) for task, items in found.items() for item in items]
         )
     if validation is None or config.chat:
         return []
     return generations.openings(tokenizer, [*zip(map(str, validation.doc_ids), validation.ids, strict=True)])
-
-
-def _score_tasks(
-    config: Evaluate, model: Any, tokenizer: Any, benchmarks: Path, max_length: int, ctx: Context
-) -> tuple[list[TaskScore], list[ItemValue]]:
-    """Returns the entries of scores.json and the samples of every scored task."""
-    from stages.lm.infer.harness import run_tasks
-    from stages.lm.infer.lm_eval_model import make_lm
-
-    described = _scored_tasks(benchmarks)
-    items = _questions(benchmarks)
-    if not items:
-        return [], []
-    lm = make_lm(
-        model, tokenizer, max_length, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "requests", "tasks")
-    )
-    found = run_tasks(lm, items, {name: task["kind"] for name, task in described.items()}, config.chat)
-    scores: list[TaskScore] = []
-    samples: list[ItemValue] = []
-    for task in described.values():
-        own, of_items = _task_scores(task, found, len(items[task["name"]]))
-        scores += own
-        samples += of_items
-    return scores, samples
-
-
-def _scored_tasks(benchmarks: Path) -> dict[str, ScoredTask]:
-    tasks: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
-    return {task["name"]: task for task in tasks if task["scored_items"]}
-
-
-def _questions(benchmarks: Path) -> dict[str, list[Question]]:
-    """Returns task -> its scored items, in the order of items.parquet."""
-    from stages.core.tables.parquet import read_rows
-
-    items: dict[str, list[Question]] = {name: [] for name in _scored_tasks(benchmarks)}
-    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
-        if row.pop("scored"):
-            items[row.pop("task")].append(cast("Question", row))
-    return items
-
-
-def _task_scores(task: ScoredTask, found: TaskResults, n: int) -> tuple[list[TaskScore], list[ItemValue]]:
-    """Returns the scores of one task with n items, and the values of its items, metric by metric."""
-    name, values = task["name"], dict(found.metrics[task["name"]])
-    own = {metric: {sample.item_id: sample.values[metric] for sample in found.samples[name]} for metric in values}
-    if task["kind"] == "continuation":
-        own["nll"] = {sample.item_id: -sample.loglikelihoods[0] for sample in found.samples[name]}
-        values["perplexity"] = _perplexity(list(own["nll"].values()))
-    scores = []
-    for metric, (value, error) in values.items():
-        primary = metric == task["metric"]
-        chance = task["chance"] if metric.startswith("acc") and task["kind"] == "multiple_choice" else None
-        scores.append(TaskScore(name, metric, value, error, n, chance, primary and task["gate"], primary))
-    samples: list[ItemValue] = [
-        {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
-    ]
-    return scores, samples
 
 
 def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:
@@ -287,15 +193,6 @@ def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> l
     ]
 
 
-def _perplexity(nll: list[float]) -> tuple[float, float | None]:
-    import numpy as np
-
-    from stages.text.basics.estimates import mean
-
-    value, error = mean(np.array(nll))
-    return math.exp(value), None if error is None else math.exp(value) * error
-
-
 def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], max_length: int) -> None:
     from importlib.metadata import version
 
@@ -304,6 +201,7 @@ def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], ma
         "lm_eval": version("lm-eval"),
         "tasks": {name: {"version": 1.0, "num_fewshot": 0} for name in names},
         "chat_template": config.chat,
+        **({"plain_tasks": list(config.plain_tasks)} if config.plain_tasks else {}),
         "max_length": max_length,
         "context_begins_with": "one beginning-of-text token",
     }
@@ -314,6 +212,7 @@ def report_section(artifact: Artifact) -> Section:
     """Returns how the scores were computed, and what the model wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
     form = "through the chat template" if harness["chat_template"] else "as they are"
+    form += f", those of {' and '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
     scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
     about = [f"Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot."] if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []

@@ -48,6 +48,7 @@ BODIES = {
     "stages.word_tables",
     "stages.vocabulary_report",
     "stages.generations",
+    "stages.task_scores",
 }
 """What several stages have in common where core and lm meet; no stage by itself."""
 

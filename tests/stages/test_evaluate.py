@@ -10,6 +10,7 @@ import pytest
 
 from stages.benchmarks import STAGE as BENCHMARKS
 from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
 from stages.core.tables.parquet import read_rows
 from stages.encode import STAGE as ENCODE
 from stages.evaluate import STAGE, report_section
@@ -161,9 +162,22 @@ def test_the_chat_template_changes_the_question_and_the_batch_does_not(
     assert json.loads((chat.path / "harness.json").read_text())["chat_template"] is True
     assert samples_of(chat)["go_on", "nll"] != samples_of(scored)["go_on", "nll"]
     assert ("validation", "unigram_bits_per_byte") not in scores_of(chat)
+    mixed = run_stage(STAGE, {"chat": True, "plain_tasks": ["go_on"]}, inputs, tmp_path)
+    of_mixed, of_chat, of_plain = map(samples_of, (mixed, chat, scored))
+    assert of_mixed["go_on", "nll"] == pytest.approx(of_plain["go_on", "nll"], rel=1e-5) != of_chat["go_on", "nll"]
+    assert of_mixed["choose", "acc"] == of_chat["choose", "acc"]
+    assert "plain_tasks" not in json.loads((chat.path / "harness.json").read_text())
+    assert any("through the chat template, those of go_on as they are." in one for one in report_section(mixed).paragraphs)
     small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_size": 3})
     for key, score in scores_of(small).items():
         assert score["value"] == pytest.approx(scores_of(scored)[key]["value"], rel=1e-5)
+
+
+def test_plain_tasks_are_scored_tasks_beside_chat(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"No scored task has the name 'choos'; the tasks are choose, go_on, unequal\."):
+        run_stage(STAGE, {"chat": True, "plain_tasks": ["choos"]}, inputs, tmp_path)
+    with pytest.raises(ValueError, match="plain_tasks has no effect without chat"):
+        STAGE.config.model_validate({"plain_tasks": ["choose"]})
 
 
 def test_without_a_mixture_only_tasks_are_scored(inputs: dict[str, Artifact], scored: Artifact, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ Source: lm-eval 0.4.13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -70,14 +70,14 @@ def windows(ids: Sequence[int], max_length: int) -> list[tuple[Sequence[int], in
     return parts
 
 
-def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[str, str], chat: bool) -> TaskResults:
+def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[str, str], chat: Collection[str]) -> TaskResults:
     """Returns the results of tasks whose items are in memory.
 
     Args:
         lm: An LM of lm-eval, such as that of stages/lm/infer/lm_eval_model.py.
         tasks: name -> items.
         kinds: name -> "multiple_choice" or "continuation".
-        chat: Whether to apply the chat template.
+        chat: Names of the tasks whose questions pass the chat template.
     """
     import contextlib
     import io
@@ -87,19 +87,22 @@ def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[s
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bars of lm-eval; errors are still raised
-        made = {name: _task(name, items, kinds[name]) for name, items in tasks.items()}
-        found = evaluate(lm, {"tasks": made, "groups": {}}, bootstrap_iters=1, apply_chat_template=chat, fewshot_as_multiturn=True)
+        found: dict[str, tuple[Any, Any]] = {}  # results and samples
+        for form in (False, True):
+            made = {name: _task(name, items, kinds[name]) for name, items in tasks.items() if (name in chat) is form}
+            if made:
+                scored = evaluate(lm, {"tasks": made, "groups": {}}, bootstrap_iters=1, apply_chat_template=form, fewshot_as_multiturn=True)
+                found |= {name: (scored["results"][name], scored["samples"][name]) for name in made}
     metrics: dict[str, dict[str, tuple[float, float | None]]] = {}
-    for name in made:
-        results = found["results"][name]
+    for name in tasks:
+        results = found[name][0]
         metrics[name] = {}
         for key, value in results.items():
             metric, _, kind = key.partition(",")
             if kind and not metric.endswith("_stderr") and isinstance(value, int | float):
                 error = results.get(f"{metric}_stderr,{kind}")
                 metrics[name][metric] = (float(value), float(error) if isinstance(error, int | float) else None)
-    samples = {name: [_sample(sample, metrics[name]) for sample in found["samples"][name]] for name in made}
-    return TaskResults(metrics, samples)
+    return TaskResults(metrics, {name: [_sample(sample, metrics[name]) for sample in found[name][1]] for name in tasks})
 
 
 def _sample(logged: Any, metrics: Iterable[str]) -> ItemSample:

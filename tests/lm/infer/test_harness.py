@@ -49,8 +49,8 @@ def loglikelihoods(found: TaskResults) -> dict[tuple[str, str], tuple[float, ...
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: bool, batch_size: int) -> None:
     tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
-    own = run_tasks(make_lm(*ours, 64, batch_size), tasks, kinds, chat)
-    oracle = run_tasks(theirs, tasks, kinds, chat)
+    own = run_tasks(make_lm(*ours, 64, batch_size), tasks, kinds, set(tasks) if chat else set())
+    oracle = run_tasks(theirs, tasks, kinds, set(tasks) if chat else set())
     assert own.metrics == oracle.metrics
     assert set(own.metrics["choose"]) == {"acc", "acc_norm", "acc_mutual_info"} and own.metrics["choose"]["acc"][1] > 0
     a, b = loglikelihoods(own), loglikelihoods(oracle)
@@ -59,9 +59,20 @@ def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: b
         np.testing.assert_allclose(a[key], b[key], rtol=2e-5)
 
 
+def test_each_task_is_asked_in_its_own_form(ours: tuple[Any, Any]) -> None:
+    """Catches: one form for all tasks, the forms exchanged, a task that is left out."""
+    tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
+    lm = make_lm(*ours, 64, 7)
+    plain, chat, mixed = (loglikelihoods(run_tasks(lm, tasks, kinds, names)) for names in (set(), set(tasks), {"go_on"}))
+    for key in plain:
+        asked, other = (chat, plain) if key[0] == "go_on" else (plain, chat)
+        np.testing.assert_allclose(mixed[key], asked[key], rtol=2e-5)
+        assert not np.allclose(mixed[key], other[key], rtol=2e-3)
+
+
 def test_contexts_are_cut_on_the_left_as_the_wrapper_cuts_them(ours: tuple[Any, Any], theirs: Any) -> None:
     long = [{"item_id": "0", "context": "The sum of its first argument. " * 30, "choices": ["the length", "its sum"], "gold": 0}]
-    own, oracle = (run_tasks(lm, {"t": long}, {"t": "multiple_choice"}, False) for lm in (make_lm(*ours, 64, 4), theirs))
+    own, oracle = (run_tasks(lm, {"t": long}, {"t": "multiple_choice"}, set()) for lm in (make_lm(*ours, 64, 4), theirs))
     np.testing.assert_allclose(*(loglikelihoods(found)["t", "0"] for found in (own, oracle)), rtol=2e-5)
 
 
