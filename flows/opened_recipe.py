@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.contradictions import refuse_contradictions
-from flows.off_nodes import off_nodes, refuse_off
+from flows.off_nodes import off_nodes, refuse_off, unused_roles
 from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
@@ -53,9 +53,10 @@ class Session:
         Raises:
             RecipeError: `until` does not run: it is off, or only imported nodes need it.
         """
-        nodes = upstream([until], self.imported, self.off) if until else whole_run(self.imported, self.off)
+        unused = unused_roles(self.recipe)
+        nodes = upstream([until], self.imported, self.off, unused) if until else whole_run(self.imported, self.off, unused)
         refuse_off([until], self.off, self.recipe.source)
-        if until in spared(self.imported, self.off) - set(self.imported):
+        if until in spared(self.imported, self.off, unused) - set(self.imported):
             raise RecipeError(
                 f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Remove that import to run it."
             )  # fmt: skip
