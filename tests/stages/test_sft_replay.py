@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,10 +19,11 @@ from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.index import database
 from stages.core.tables.parquet import read_rows
+from stages.lm.checkpoints.receipt import read_receipt
 from stages.lm.data.reader import IGNORE, SequenceReader
 from stages.queries.estimate import REPLAY_ROLES
 from stages.queries.tracing import trace, trace_start
-from stages.training import Prepared
+from stages.training import Prepared, machine, new_job
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, SFT, Chain
 
@@ -42,13 +43,20 @@ class Made:
     said: list[str]
 
 
+def config_of(**settings: Any) -> sft.SftConfig:
+    return cast("sft.SftConfig", validated(sft.SftConfig, {**SFT, "replay": SHARE} | settings, "sft", "test"))
+
+
+def context(folder: Path, seed: int = 7, said: Callable[[str], None] = print) -> Context:
+    runtime = Runtime.model_validate(RUNTIME)
+    return Context("sft", seed, runtime, folder, folder / "cache", lambda *_: None, said, lambda *_: None, lambda field: ())
+
+
 def prepared(folder: Path, inputs: Mapping[str, Artifact], recipe_seed: int = 7, **settings: Any) -> Made:
     """Returns the sequences of sft, made without training."""
     said: list[str] = []
-    runtime = Runtime.model_validate(RUNTIME)
-    ctx = Context("sft", recipe_seed, runtime, folder, folder / "cache", lambda *_: None, said.append, lambda *_: None, lambda field: ())
     folder.mkdir(exist_ok=True)
-    return Made(sft._prepare(validated(sft.SftConfig, {**SFT, "replay": SHARE} | settings, "sft", "test"), inputs, ctx), said)
+    return Made(sft._prepare(config_of(**settings), inputs, context(folder, recipe_seed, said.append)), said)
 
 
 def replayed_of(made: Made) -> list[dict[str, Any]]:
@@ -170,6 +178,10 @@ def test_training_with_replay_leads_from_a_document_to_steps_of_both(chain: Chai
     assert len({row["step"] for row in steps if row["sequence"] in again}) > 1, "they are among the chats, not behind them"
     assert summary["validation_loss"] < summary["validation_loss_before"]  # type: ignore[operator]
     assert set(tuned.manifest["inputs"]) == set(sft.STAGE.inputs) and set(REPLAY_ROLES) <= set(sft.STAGE.inputs)
+    told = read_receipt(tuned.path)
+    again_made = prepared(chain.home / "again", inputs_of(chain)).data
+    job, _, _ = new_job(config_of(), again_made, machine(context(chain.home)), chain.home, context(chain.home))
+    assert (job.fingerprint(), job.data_identity) == (told.fingerprint, told.data), "a replay of its windows and blame make the same job"
     database.update(chain.home)
     of = trace_start.start(chain.home, checkpoint=tuned.manifest["alias"])
     step = trace.trace_step(chain.home, of, 1)
