@@ -2,8 +2,8 @@
 
 Guarantee: only sequences of the train part are replayed, never a document that was held out for validation. A mixture that does not fit the
 model is refused.
-Cost: opening a mixture reads two small files. A replay reads the rows of sequence_spans once, and holds those of the replayed sequences, about
-1 kB per segment, in memory until the artifact is written.
+Cost: opening a mixture reads two small files. A replay reads the rows of sequence_spans once, and holds those of the replayed sequences, at most
+0.9 kB per segment, in memory until the artifact is written.
 Source: see stages/lm/data/replayed_sequences.py.
 """
 
@@ -147,10 +147,10 @@ def _unfit_share(share: float, chats: int, count: int, available: int) -> tuple[
     """Returns what is wrong with a share that is too small or too large, and what to do."""
     if not count:
         what = f"sft.replay {share:g} of the sequences is less than one beside {chats:,} of chats."
-        do = f"Set it to {1 / (chats + 1):.3f} or more, or to 0."
+        do = f"Set it to {1 / (chats + 1):.2g} or more, or to 0."
     else:
         what = f"sft.replay {share:g} needs {count:,} pretraining sequences beside {chats:,} of chats, but the mixture has {available:,}."
-        do = f"Set it to {int(1000 * available / (available + chats)) / 1000:g} or less, or make the mixture larger."
+        do = f"Set it to {int(1e6 * available / (available + chats)) / 1e6:g} or less, or make the mixture larger."
     return what, do
 
 

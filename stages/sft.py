@@ -1,9 +1,9 @@
 """sft: fine-tunes the base model on conversations, with the loss on the assistant's messages.
 
-Guarantee: the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model whose stop token
-is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A conversation
-that is too long for the context is left out as a whole, counted and listed in decisions/. With `replay`, some pretraining sequences are
-trained again among the chats; their loss is that of pretraining.
+Guarantee: in a conversation, the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model
+whose stop token is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A
+conversation that is too long for the context is left out as a whole, counted and listed in decisions/. With `replay`, some pretraining
+sequences are trained again among the chats; their loss is that of pretraining.
 Cost: the same per token as pretraining.
 Source: the chat format of the tokenizer (stages/text/items/chat.py); packing after arXiv 2404.10830; replay after arXiv 2403.08763.
 """
@@ -122,7 +122,7 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     parts = {"train": train, "validation": validation}
     spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
     replayed = None
-    if config.replay:
+    if config.replay and train.items:  # without chats the training is refused
         targets = sum(int(mask[1:].sum()) for _, mask in train.items)
         seed = ctx.seed if config.seed is None else config.seed
         replayed = add_replay(config.replay, seed, files["train"], targets, inputs, ctx)
