@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flows.off_nodes import off_nodes
+from flows.off_nodes import off_nodes, unused_roles
 from flows.pipeline import downstream, models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
@@ -34,7 +34,7 @@ def refuse_contradictions(recipe: Recipe) -> None:
     ]
     refuse_all(twice, recipe.source)
     off = off_nodes(recipe)
-    away = spared(recipe.imports, off)
+    away = spared(recipe.imports, off, unused_roles(recipe))
     running = {node: config for node, config in recipe.sections.items() if node not in away}
     faults = [*_unread_sources(recipe, away), *_faults(running, off, recipe.runtime)]
     refuse_all([RecipeError(what, where=f"{recipe.source}: {setting}", do=do) for what, setting, do in faults], recipe.source)
@@ -60,6 +60,7 @@ def _unread_sources(recipe: Recipe, away: Collection[str]) -> Iterator[Fault]:
 def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator[Fault]:
     yield from _no_classifier(running, off)
     yield from _no_baselines(running, off)
+    yield from _no_replay(running, off)
     yield from _batches(running, runtime)
     yield from _schedules(running)
     yield from _second_reading(running)
@@ -192,6 +193,17 @@ def _no_baselines(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
                 f"{node}.baselines",
                 f"Set {node}.baselines to false, or turn {gone} on.",
             )
+
+
+def _no_replay(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
+    gone = next((node for node in ("mix", "encode") if node in off), "")
+    if gone and "sft" in running and running["sft"].replay:
+        yield (
+            f"sft.replay trains on pretraining sequences again, but {gone} is off ({off[gone]}).",
+            "sft.replay",
+            f"Set sft.replay to 0, or turn {gone} on; an imported model needs the mixture and the tokens that it was trained on "
+            "(import.mix and import.encode).",
+        )
 
 
 def _no_documentation(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:

@@ -39,8 +39,13 @@ def off_nodes(recipe: Recipe) -> dict[str, str]:
             do="Give documents or pages (crawl.sources, crawl.warcs, crawl.site or crawl.docs). With a tokenizer and a model in the section "
             "import, conversations.files or benchmarks.files is enough.",
         )
-    asked = {node.name for node in whole_run(recipe.imports)}
+    asked = {node.name for node in whole_run(recipe.imports, unused=unused_roles(recipe))}
     return {node: reason for node, reason in off.items() if node in asked}
+
+
+def unused_roles(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    """Returns node -> the optional roles that its settings make no use of (`StageConfig.unused_roles`)."""
+    return {node: config.unused_roles for node, config in recipe.sections.items() if config.unused_roles}
 
 
 def _own_reason(node: str, recipe: Recipe) -> str:

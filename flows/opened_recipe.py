@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.contradictions import refuse_contradictions
-from flows.off_nodes import off_nodes, refuse_off
+from flows.off_nodes import off_nodes, refuse_off, unused_roles
 from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
@@ -21,7 +21,7 @@ from stages.core.run import outbox
 from stages.core.store import integrity
 from stages.core.store.home import OTHER_HOME, refuse_odd
 from stages.core.trackers.tracker import refuse_missing_packages
-from stages.queries.imported import imported_artifacts
+from stages.queries.imported import imported_artifacts, refuse_other_context
 from stages.queries.plan import Plan, Step, make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,9 +53,10 @@ class Session:
         Raises:
             RecipeError: `until` does not run: it is off, or only imported nodes need it.
         """
-        nodes = upstream([until], self.imported, self.off) if until else whole_run(self.imported, self.off)
+        unused = unused_roles(self.recipe)
+        nodes = upstream([until], self.imported, self.off, unused) if until else whole_run(self.imported, self.off, unused)
         refuse_off([until], self.off, self.recipe.source)
-        if until in spared(self.imported, self.off) - set(self.imported):
+        if until in spared(self.imported, self.off, unused) - set(self.imported):
             raise RecipeError(
                 f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Remove that import to run it."
             )  # fmt: skip
@@ -106,7 +107,9 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     refuse_missing_packages(checked.runtime.trackers)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
-    return Session(folder, checked, imported_artifacts(folder, checked, kinds), off_nodes(checked))
+    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), off_nodes(checked))
+    refuse_other_context(checked, session.imported, session.off)
+    return session
 
 
 def _recipe_file(recipe: str, home: Path) -> str:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from stages.settings import StageConfig
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+Unused = Mapping[str, Collection[str]]
+"""Node -> optional roles that its settings make no use of (`StageConfig.unused_roles`)."""
+ALL_USED: Unused = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -217,10 +220,15 @@ def config_classes() -> dict[str, type[StageConfig]]:
     return {node.name: stage_of(node).config for node in pipeline()}
 
 
-def read_by(node: Node, off: Collection[str] = ()) -> dict[str, str]:
-    """Returns role -> node of the inputs that a node has if some nodes are off. Of a group of roles (`Stage.one_of`) it has all or none."""
+def read_by(node: Node, off: Collection[str] = (), unused: Unused = ALL_USED) -> dict[str, str]:
+    """Returns role -> node of the inputs that a node has if some nodes are off and some roles unused.
+
+    Of a group of roles (`Stage.one_of`) it has all or none.
+    """
     broken = {role for group in stage_of(node).one_of if any(node.inputs[role] in off for role in group) for role in group}
-    return {role: read for role, read in node.inputs.items() if read not in off and role not in broken}
+    return {
+        role: read for role, read in node.inputs.items() if read not in off and role not in broken and role not in unused.get(node.name, ())
+    }
 
 
 def reporting() -> Collection[str]:
@@ -228,7 +236,9 @@ def reporting() -> Collection[str]:
     return _dag().named.keys()
 
 
-def upstream(names: Sequence[str], imported: Collection[str] = (), off: Collection[str] = ()) -> tuple[Node, ...]:
+def upstream(
+    names: Sequence[str], imported: Collection[str] = (), off: Collection[str] = (), unused: Unused = ALL_USED
+) -> tuple[Node, ...]:
     """Finds all nodes that the named nodes need.
 
     An imported node needs no other node. A stage that reads every node needs the nodes that its declaration names and the nodes that no
@@ -238,6 +248,7 @@ def upstream(names: Sequence[str], imported: Collection[str] = (), off: Collecti
         names: the named nodes.
         imported: the imported nodes.
         off: the nodes that are off.
+        unused: roles that are not read.
 
     Returns:
         The named and the needed nodes, in pipeline order, with the inputs that they have in this selection.
@@ -256,46 +267,48 @@ def upstream(names: Sequence[str], imported: Collection[str] = (), off: Collecti
             continue
         needed.add(name)
         if name in reporting():
-            queue += [read for read in (*_dag().named[name], *_unread(imported, off)) if read not in off]
+            queue += [read for read in (*_dag().named[name], *_unread(imported, off, unused)) if read not in off]
         elif name not in imported:
-            queue += _needed_by(by_name[name], off)
+            queue += _needed_by(by_name[name], off, unused)
     return tuple(
-        replace(node, inputs={role: read for role, read in read_by(node, off).items() if read in needed and node.name not in imported})
+        replace(
+            node, inputs={role: read for role, read in read_by(node, off, unused).items() if read in needed and node.name not in imported}
+        )
         if node.name in reporting()
-        else replace(node, inputs={} if node.name in imported else _inputs_of(node, imported, off))
+        else replace(node, inputs={} if node.name in imported else _inputs_of(node, imported, off, unused))
         for node in pipeline()
         if node.name in needed
     )
 
 
-def _needed_by(node: Node, off: Collection[str]) -> list[str]:
+def _needed_by(node: Node, off: Collection[str], unused: Unused) -> list[str]:
     """Returns the nodes that a node reads, without the ancestors (`Stage.ancestors`)."""
-    return [read for role, read in read_by(node, off).items() if role not in stage_of(node).ancestors]
+    return [read for role, read in read_by(node, off, unused).items() if role not in stage_of(node).ancestors]
 
 
-def _inputs_of(node: Node, imported: Collection[str], off: Collection[str]) -> dict[str, str]:
+def _inputs_of(node: Node, imported: Collection[str], off: Collection[str], unused: Unused) -> dict[str, str]:
     """Returns role -> node of the inputs of a node; of its ancestors those that its other inputs are made from, not cut off by an import."""
     by_name = {one.name: one for one in pipeline()}
     made_from: set[str] = set()
-    queue = _needed_by(node, off)
+    queue = _needed_by(node, off, unused)
     while queue:
         name = queue.pop()
         if name not in made_from:
             made_from.add(name)
-            queue += [] if name in imported else _needed_by(by_name[name], off)
-    return {role: read for role, read in read_by(node, off).items() if read in made_from}
+            queue += [] if name in imported else _needed_by(by_name[name], off, unused)
+    return {role: read for role, read in read_by(node, off, unused).items() if read in made_from}
 
 
-def _unread(imported: Collection[str], off: Collection[str]) -> list[str]:
+def _unread(imported: Collection[str], off: Collection[str], unused: Unused) -> list[str]:
     """Returns the nodes that are built and that no node reads, apart from stages that read every node."""
     built = [node for node in pipeline() if node.name not in off and node.name not in reporting()]
-    read = {name for node in built for name in read_by(node, off).values()}
+    read = {name for node in built for name in read_by(node, off, unused).values()}
     return [node.name for node in built if node.name not in read and node.name not in imported]
 
 
-def whole_run(imported: Collection[str] = (), off: Collection[str] = ()) -> tuple[Node, ...]:
-    """Returns the nodes of a run of the whole pipeline, as `upstream` does. imported, off: the nodes that are imported, or off."""
-    return upstream([*(name for name in reporting() if name not in off), *_unread(imported, off)], imported, off)
+def whole_run(imported: Collection[str] = (), off: Collection[str] = (), unused: Unused = ALL_USED) -> tuple[Node, ...]:
+    """Returns the nodes of a run of the whole pipeline, as `upstream` does; imported, off, unused: see there."""
+    return upstream([*(name for name in reporting() if name not in off), *_unread(imported, off, unused)], imported, off, unused)
 
 
 def downstream(name: str) -> tuple[Node, ...]:
@@ -308,12 +321,13 @@ def downstream(name: str) -> tuple[Node, ...]:
     return tuple(node for node in pipeline() if node.name in reached)
 
 
-def spared(imported: Collection[str], off: Mapping[str, str] = NOTHING) -> set[str]:
+def spared(imported: Collection[str], off: Mapping[str, str] = NOTHING, unused: Unused = ALL_USED) -> set[str]:
     """Finds the nodes that do not run if the given nodes are imported and others are off. An unknown node is a RecipeError.
 
     Args:
         imported: the imported nodes.
         off: node that is off -> why.
+        unused: roles that are not read.
 
     Returns:
         These nodes, and the nodes that only they need.
@@ -321,7 +335,7 @@ def spared(imported: Collection[str], off: Mapping[str, str] = NOTHING) -> set[s
     Raises:
         RecipeError: no running node reads an imported node.
     """
-    left = {node.name for node in whole_run(imported, off)}
+    left = {node.name for node in whole_run(imported, off, unused)}
     for name in imported:
         readers = [f"{node.name} ({off[node.name]})" for node in pipeline() if name in node.inputs.values() and node.name in off]
         if name not in left:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
@@ -28,14 +28,13 @@ from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, STEPS, 
 from stages.lm.model.config import MOST_DEPTH, ModelConfig, ModelShape
 from stages.lm.model.dial import NoRateError, dial_values
 from stages.lm.train.continuation import write_runs
+from stages.mixture_sequences import part_files, span_rows
 from stages.settings import CompletedSection, DerivedSettings, StageConfig
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
-    from stages.lm.data.pairs import SequenceSegment
-    from stages.lm.data.reader import SequenceFiles
 
 
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
@@ -104,7 +103,7 @@ def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 
 def _blame(config: PretrainConfig, inputs: Mapping[str, Artifact], request: BlameRequest, ctx: Context) -> Blame:
-    spans = partial(_spans, inputs, ["sequence", "segment", "doc_id", "source"])
+    spans = partial(span_rows, inputs["mixture"].path, ["sequence", "segment", "doc_id", "source"])
     return training.blame(_prepare, config, inputs, request, ctx, spans)
 
 
@@ -118,7 +117,8 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     mix, vocab_size = _mix(inputs), _vocabulary(inputs, ctx)
     check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
     shape = ModelConfig(vocab_size=vocab_size, max_position_embeddings=mix.seq_len, **config.model.model_dump())
-    train, validation = _files(inputs, "train", mix.seq_len), _files(inputs, "validation", mix.seq_len)
+    folders = inputs["tokens"].path, inputs["mixture"].path
+    train, validation = (part_files(*folders, part, mix.seq_len) for part in ("train", "validation"))
     held_out = validation if len(SequenceReader(validation)) else None
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], mix.seq_len, ctx, chat=False)
@@ -160,18 +160,8 @@ def _documents(inputs: Mapping[str, Artifact], sequences: list[int]) -> str:
     """Returns a phrase that names the documents of a bad batch, or "" without sequences."""
     if not sequences:
         return ""
-    documents = sorted({str(row["doc_id"]) for row in _spans(inputs, ["sequence", "doc_id"], sequences)})
+    documents = sorted({str(row["doc_id"]) for row in span_rows(inputs["mixture"].path, ["sequence", "doc_id"], sequences)})
     return f", documents {', '.join(documents[:NAMED_DOCUMENTS])}" + (" …" if len(documents) > NAMED_DOCUMENTS else "")
-
-
-def _spans(inputs: Mapping[str, Artifact], columns: list[str], sequences: Collection[int]) -> list[SequenceSegment]:
-    """Returns the rows of sequence_spans of some training sequences."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    path = inputs["mixture"].path / "sequence_spans" / "train.parquet"
-    rows = pq.read_table(path, columns=columns, filters=pc.field("sequence").isin(list(sequences))).to_pylist()
-    return cast("list[SequenceSegment]", rows)
 
 
 def _mix(inputs: Mapping[str, Artifact]) -> Mixture:
@@ -197,15 +187,6 @@ def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
             do="Encode the documents again with this tokenizer.",
         )
     return ours
-
-
-def _files(inputs: Mapping[str, Artifact], part: str, seq_len: int) -> SequenceFiles:
-    from stages.lm.data.reader import SequenceFiles
-
-    tokens, folder = inputs["tokens"].path, inputs["mixture"].path / part
-    about = json.loads((tokens / "tokens.json").read_text())
-    shards = tuple(str(tokens / "tokens" / f"{number:05d}.bin") for number in range(len(about["shards"])))
-    return SequenceFiles(shards, about["dtype"], str(folder / "segments.npy"), str(folder / "sequences.npy"), seq_len, about["pad"])
 
 
 def report_section(artifact: Artifact) -> Section:

@@ -49,6 +49,11 @@ class StageConfig(BaseModel):
         """Why a node with these settings is off, as "what is missing: what to set"; empty for a node that runs."""
         return ""
 
+    @property
+    def unused_roles(self) -> tuple[str, ...]:
+        """Optional roles of the stage (`Stage.optional`) that it makes no use of with these settings. The node then does not read them."""
+        return ()
+
     @field_validator("*", mode="before")
     @classmethod
     def _as_yaml_means_it(cls, value: Any, info: ValidationInfo) -> Any:

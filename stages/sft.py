@@ -1,15 +1,17 @@
 """sft: fine-tunes the base model on conversations, with the loss on the assistant's messages.
 
-Guarantee: the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model whose stop token
-is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A conversation
-that is too long for the context is left out as a whole, counted and listed in decisions/.
+Guarantee: in a conversation, the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model
+whose stop token is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A
+conversation that is too long for the context is left out as a whole, counted and listed in decisions/. With `replay`, some pretraining
+sequences are trained again among the chats; their loss is that of pretraining.
 Cost: the same per token as pretraining.
-Source: the chat format of the tokenizer (stages/text/items/chat.py); packing after arXiv 2404.10830.
+Source: the chat format of the tokenizer (stages/text/items/chat.py); packing after arXiv 2404.10830; replay after arXiv 2403.08763.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
@@ -21,6 +23,8 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
 from stages.lm.train.training_settings import SequenceTraining
+from stages.mixture_sequences import REPLAYED_MIXTURE, REPLAYED_TOKENS, Replayed, add_replay, refuse_unfit_mixture
+from stages.settings import Field
 from stages.training_replay import replay
 from stages.training_texts import sampler, token_bytes_file
 
@@ -59,6 +63,29 @@ class ConversationDecision(TypedDict):
 class SftConfig(SequenceTraining):
     """Settings of the sft stage. A packed sequence is as long as the base model's context."""
 
+    replay: float = Field(0.0, ge=0, lt=1, decides=True)
+    """Share of the training sequences of an epoch that are pretraining sequences, so that the model keeps what it learned there; 0: none. They
+    are drawn with the training's seed from the train part of the mixture, of all its phases, whether or not pretraining reached them, and stay
+    the same in every epoch. The loss of a step is a mean over its tokens with a loss, and a pretraining sequence has more of them than a sequence
+    of chats: its share of the loss is larger than this share; the log and the summary say how large. Validation is on chats alone. Source:
+    replay in continued pretraining (Ibrahim et al. 2024, arXiv 2403.08763), and the pretraining mix of InstructGPT (PPO-ptx, Ouyang et al. 2022,
+    arXiv 2203.02155)."""
+
+    @property
+    def unused_roles(self) -> tuple[str, ...]:
+        """Without replay, the mixture is not read."""
+        return () if self.replay else (REPLAYED_MIXTURE, REPLAYED_TOKENS)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What training needs, the conversations of both splits, and what is replayed beside them."""
+
+    prepared: training.Prepared
+    train: Encoded[ConversationRecord]
+    validation: Encoded[ConversationRecord]
+    replayed: Replayed | None
+
 
 def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Formats and packs the conversations, trains, and writes a checkpoint with its metrics and side tables.
@@ -67,21 +94,19 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
         The outcome. Its rows are the trained sequences.
     """
     machine = training.machine(ctx)
-    data, train, validation = _encoded(config, inputs, ctx)
-    trained = training.train(config, data, machine, out, ctx)
-    record_counts = _record_counts_and_decisions(train, validation, out)
+    data = _encoded(config, inputs, ctx)
+    trained = training.train(config, data.prepared, machine, out, ctx)
+    record_counts = _record_counts_and_decisions(data.train, data.validation, out)
     write_canaries(out, inputs["tokenizer"])
-    return trained_artifact.publish(trained, out, _summary(trained, len(train.items)), record_counts, ("decisions",))
+    return trained_artifact.publish(trained, out, _summary(trained, data), record_counts, ("decisions",))
 
 
 def _prepare(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) -> training.Prepared:
-    return _encoded(config, inputs, ctx)[0]
+    return _encoded(config, inputs, ctx).prepared
 
 
-def _encoded(
-    config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context
-) -> tuple[training.Prepared, Encoded[ConversationRecord], Encoded[ConversationRecord]]:
-    """Returns what training needs, after writing the sequences, and the conversations of the train and validation splits."""
+def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) -> _Data:
+    """Returns what training needs, after writing the sequences."""
     from stages.lm.data import pairs
     from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
@@ -89,16 +114,26 @@ def _encoded(
     check_canaries(inputs["checkpoint"], inputs["tokenizer"], ctx)
     checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
+    if config.replay:
+        refuse_unfit_mixture(inputs, shape, ctx)
     train, validation, sequence_of = _encode(inputs, shape, ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
-    ranges = (SequenceRange(0, int(sequence_of["train"].max(initial=-1)) + 1, shape.max_position_embeddings),)
+    sequences = int(sequence_of["train"].max(initial=-1)) + 1
     parts = {"train": train, "validation": validation}
     spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
+    replayed = None
+    if config.replay and train.items:  # without chats the training is refused
+        targets = sum(int(mask[1:].sum()) for _, mask in train.items)
+        seed = ctx.seed if config.seed is None else config.seed
+        replayed = add_replay(config.replay, seed, files["train"], targets, inputs, ctx)
+        files["train"], sequences = replayed.files, sequences + replayed.sequences
+        spans["train"] += replayed.spans
+    ranges = (SequenceRange(0, sequences, shape.max_position_embeddings),)
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
-    data = training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples)
-    return data, train, validation
+    prepared = training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples)
+    return _Data(prepared, train, validation, replayed)
 
 
 def _encode(
@@ -204,11 +239,13 @@ def _decision(record: ConversationRecord, reason: str | None = None) -> Conversa
     }
 
 
-def _summary(trained: training.Trained, conversations: int) -> Summary:
+def _summary(trained: training.Trained, data: _Data) -> Summary:
+    replayed = data.replayed
     return {
         "steps": trained.job.steps,
         "epochs": trained.epochs,
-        "conversations": conversations,
+        "conversations": len(data.train.items),
+        **({"replayed_sequences": replayed.sequences, "replayed_targets_frac": round(replayed.targets_frac, 6)} if replayed else {}),
         "sequences_left_over_per_epoch": trained.order.sequences_left_over,
         "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
@@ -222,9 +259,21 @@ STAGE = Stage(
     name="sft",
     config=SftConfig,
     run=run,
-    inputs={"checkpoint": "pretrain", "conversations": "conversations", "tokenizer": "train_tokenizer"},
+    inputs={
+        "checkpoint": "pretrain",
+        "conversations": "conversations",
+        "tokenizer": "train_tokenizer",
+        REPLAYED_MIXTURE: "mix",
+        REPLAYED_TOKENS: "encode",
+    },
+    optional=(REPLAYED_MIXTURE, REPLAYED_TOKENS),
     model="sft",
-    summary={"conversations": "conversations for training", "validation_loss": "nats per held-out token"},
+    summary={
+        "conversations": "conversations for training",
+        "replayed_sequences": "pretraining sequences in every epoch",
+        "replayed_targets_frac": "their part of the tokens with a loss, 0 to 1",
+        "validation_loss": "nats per held-out token",
+    },
     output="checkpoint",
     tables=(METRICS, STEPS, PHASES, REWINDS, SEQUENCE_SPANS, TEXT_SAMPLES, DECISIONS),
     section=training_section,

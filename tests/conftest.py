@@ -43,7 +43,7 @@ SHARED = {
     "chain": tuple(
         f"tests/stages/test_{name}.py"
         for name in ("blamed_steps", "damage", "dpo", "export", "export_check", "pairs_and_references", "pretrain", "reference", "settings_reach_the_job", "sft",
-                     "training_identity", "training_summaries")
+                     "sft_replay", "training_identity", "training_summaries")
     ),
     "standing_server": ("tests/flows/test_bad_input.py", "tests/flows/test_cli_commands.py", "tests/flows/test_added_stage.py"),
 }  # fmt: skip

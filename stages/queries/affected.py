@@ -43,7 +43,7 @@ class AffectedArtifact(TypedDict):
         relation: holds, holds a copy, names the files, or made from.
         documents: number of matching documents that it holds; None if it holds none.
         copies: number of copies of them that it holds; None if it holds none.
-        steps: number of pretraining steps that saw such a document or copy; None for other nodes.
+        steps: number of its training steps that saw such a document or copy; None for an artifact that was not trained on one.
     """
 
     node: str
@@ -204,8 +204,10 @@ SELECT edge.parent, count(DISTINCT doc_id) FILTER (reason IS DISTINCT FROM 'not_
 JOIN artifact ON artifact.artifact_id = edge.parent WHERE artifact.kind = 'warc' AND doc_id IN (SELECT doc_id FROM {documents}) GROUP BY ALL
 """
 _STEPS = """
-SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s JOIN edge ON edge.child = s.artifact_id AND edge.role = 'mixture'
-JOIN sequence_spans r ON r.artifact_id = edge.parent AND r.sequence = s.sequence AND r.part = 'train'
+SELECT s.artifact_id, count(DISTINCT s.step) FROM steps s
+JOIN (SELECT child, parent FROM edge WHERE role = 'mixture' UNION SELECT artifact_id, artifact_id FROM side_table WHERE kind = 'sequence_spans') own
+ON own.child = s.artifact_id
+JOIN sequence_spans r ON r.artifact_id = own.parent AND r.sequence = s.sequence AND r.part = 'train'
 WHERE r.doc_id IN (SELECT doc_id FROM matching UNION SELECT doc_id FROM copied) GROUP BY ALL
 """
 # A document removed as a near copy, and its exact copies: members of one cluster with the same Jaccard similarity.

@@ -44,6 +44,8 @@ RANKS = ("gpus", "cpu_ranks")
 """Settings of runtime that change the time of a training by more than its work does."""
 MODEL_ROLES = ("model", "checkpoint", "continue_from")
 """Roles of the model that a stage trains or computes with, or goes on training."""
+REPLAY_ROLES = ("replayed_mixture", "replayed_tokens")
+"""Roles of pretraining data of which sft reads as much as its setting `replay` says."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     if then is None:
         return None
     model = [sum(sizes.get(role, 0.0) for role in MODEL_ROLES) for sizes in (task.inputs, then)]
-    data = [sum(size for role, size in sizes.items() if role not in MODEL_ROLES) for sizes in (task.inputs, then)]
+    data = [_data_bytes(*one) for one in ((task.inputs, task.config.get("replay")), (then, record["config"].get("replay")))]
     memory: float | None = usage["memory_bytes"]
     if task.training is not None:
         if task.shape is None:
@@ -204,6 +206,12 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     return Estimate(
         task.step.node, record["alias"], work, seconds_of(record) * work, record["bytes"] * disk, usage["scratch_bytes"] * disk, memory
     )
+
+
+def _data_bytes(sizes: Mapping[str, float], share: object) -> float:
+    """Returns the bytes of the data of a node. share: its setting `replay`; the replayed part counts as if it were more of the other data."""
+    read = sum(size for role, size in sizes.items() if role not in MODEL_ROLES + REPLAY_ROLES)
+    return read / (1 - share) if isinstance(share, float) and 0 < share < 1 else read
 
 
 def _training(

@@ -7,7 +7,7 @@ Cost: one manifest per name; the index only for an alias ("dedup-3").
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from stages.core.contract.declaration import Artifact
@@ -15,6 +15,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 from stages.core.index import database
 from stages.core.store import manifest, names
+from stages.queries.planned_ranges import planned_ranges
 
 CHECKPOINTS = ("pretrain", "sft", "dpo")
 TOKENIZER = "train_tokenizer"
@@ -54,6 +55,30 @@ def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> 
         if node in imported:
             _refuse_other_tokenizer(recipe, node, imported[node], imported.get(TOKENIZER))
     return imported
+
+
+def refuse_other_context(recipe: Recipe, imported: Mapping[str, Artifact], off: Collection[str]) -> None:
+    """Checks that an imported base model and the mixture that sft replays have sequences of one length, as far as settings and imports show it.
+
+    Args:
+        recipe: the recipe.
+        imported: node -> the imported artifact.
+        off: the nodes that the recipe leaves off.
+
+    Raises:
+        RecipeError: they have not.
+    """
+    base, sft = imported.get("pretrain"), recipe.sections.get("sft")
+    if base is None or "sft" in imported or "sft" in off or not getattr(sft, "replay", 0):
+        return
+    context = json.loads((base.path / "model.json").read_text(encoding="utf-8"))["max_position_embeddings"]
+    length = max(one.seq_len for one in planned_ranges(recipe.sections.get("mix"), imported.get("mix")))
+    if length != context:
+        raise RecipeError(
+            f"sft.replay cannot use the mixture: its sequences have {length} tokens, the context of {manifest.artifact_id(base)} {context}.",
+            where=f"{recipe.source}: sft.replay, mix.seq_len",
+            do=f"Set mix.seq_len to {context}, or sft.replay to 0.",
+        )
 
 
 def _artifact_id(home: Path, name: str) -> str:

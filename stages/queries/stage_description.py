@@ -39,7 +39,7 @@ class DescribedInput:
         role: Name of the input in the stage.
         node: Node whose artifact the stage reads.
         kind: Kind of that artifact.
-        optional: Whether the node may be off, so that the stage runs without the input.
+        optional: Whether the stage runs without the input where the node is off or the settings make no use of it.
     """
 
     role: str

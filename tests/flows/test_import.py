@@ -219,6 +219,28 @@ def test_a_checkpoint_and_a_tokenizer_that_do_not_fit_are_refused(home: Path, tm
         opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "same"})
 
 
+def test_a_mixture_for_another_context_than_the_imported_model_s_is_not_replayed(home: Path, tmp_path: Path) -> None:
+    """The check is before any work. Catches: a recipe without replay, or with another base, that is refused."""
+    imports = {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}
+    context = json.loads((opened(home, imports).imported["pretrain"].path / "model.json").read_text())["max_position_embeddings"]
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    given = f"conversations.files=[{chats}]"
+    other = f"mix.seq_len={context * 2}"
+    with pytest.raises(RecipeError) as caught:
+        opened(home, imports, "sft.replay=0.1", given, other)
+    assert caught.value.what.startswith(
+        f"sft.replay cannot use the mixture: its sequences have {2 * context} tokens, the context of pretrain/"
+    )
+    assert caught.value.do == f"Set mix.seq_len to {context}, or sft.replay to 0."
+    session = opened(home, imports, "sft.replay=0.1", given, f"mix.seq_len={context}")
+    reads = next(step.reads for step in session.steps("sft") if step.node == "sft")
+    assert (reads["replayed_mixture"], reads["replayed_tokens"]) == ("mix", "encode")
+    assert [step.node for step in session.steps("sft") if step.node in ("encode", "mix")] == ["encode", "mix"], "replay makes them run"
+    plain = opened(home, imports, given, other).steps("sft")
+    assert not {"encode", "mix"} & {step.node for step in plain}
+
+
 def test_an_imported_or_spared_node_is_not_run_by_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = opened(home, {"decontaminate": "animals"}, PRETRAIN)
     with pytest.raises(RecipeError, match="extract does not run in this recipe: what needs it is imported"):

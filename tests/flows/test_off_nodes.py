@@ -11,7 +11,7 @@ import pytest
 
 from flows.cli import main
 from flows.execute import run_nodes
-from flows.off_nodes import off_nodes, refuse_off
+from flows.off_nodes import off_nodes, refuse_off, unused_roles
 from flows.opened_recipe import forced_nodes, open_session
 from flows.pipeline import config_classes, pipeline, read_by, reporting, spared, stage_of, upstream, whole_run
 from stages.core.contract.errors import RecipeError
@@ -140,6 +140,24 @@ def test_baselines_need_training_tokens(capsys: pytest.CaptureFixture[str], tmp_
     words = ["plan", "evaluate", "--set", "benchmarks.files=[x]", "--set", "evaluate@base.baselines=true", "--home", str(tmp_path)]
     assert main(words) == 2
     assert "evaluate@base.baselines counts training tokens, but mix is off (needs encode)" in capsys.readouterr().err
+
+
+def test_replay_needs_the_mixture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["plan", "sft", "--set", "conversations.files=[x]", "--set", "sft.replay=0.1", "--home", str(tmp_path)]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert "sft.replay trains on pretraining sequences again, but mix is off (needs encode)" in said
+    assert "Set sft.replay to 0, or turn mix on; an imported model needs the mixture and the tokens that it was trained on" in said
+
+
+@pytest.mark.parametrize("share", [0, 0.2])
+def test_sft_reads_the_mixture_only_if_it_replays(share: float) -> None:
+    """Catches: a key of sft that changes with a mixture that it does not read, in a run as in the run of one node."""
+    given = recipe("tiny", f"sft.replay={share}")
+    both = {"checkpoint", "conversations", "tokenizer"}
+    for nodes in (whole_run((), off_nodes(given), unused_roles(given)), upstream(["sft"], (), off_nodes(given), unused_roles(given))):
+        (sft,) = (node for node in nodes if node.name == "sft")
+        assert set(sft.inputs) == (both | {"replayed_mixture", "replayed_tokens"} if share else both)
 
 
 def test_a_recipe_with_nothing_to_read_is_refused(tmp_path: Path) -> None:

@@ -141,22 +141,31 @@ def test_equal_similarity_is_not_equal_text(compared_once: Path, tmp_path: Path)
 
 
 def test_a_document_counts_once_and_a_step_only_for_the_mixture_of_its_checkpoint() -> None:
-    """A document of two sequences, both in one step; another checkpoint's mixture has it in a sequence that its steps do not show."""
+    """A document of two sequences, both in one step; another checkpoint's mixture has it in a sequence that its steps do not show.
+
+    A tuning has sequences of its own, which replay some of a mixture under other numbers.
+    """
     import duckdb
 
     with duckdb.connect() as db:
         db.execute("CREATE TABLE matching AS SELECT 'd' AS doc_id; CREATE TABLE copied AS SELECT 'e' AS doc_id")
         db.execute(
-            "CREATE TABLE edge AS FROM (VALUES ('p1', 'm1', 'mixture'), ('p2', 'm2', 'mixture'), ('p1', 'm2', 'model')) t(child, parent, role)"
+            "CREATE TABLE edge AS FROM (VALUES ('p1', 'm1', 'mixture'), ('p2', 'm2', 'mixture'), ('p1', 'm2', 'model'), "
+            "('s1', 'm1', 'replayed_mixture')) t(child, parent, role)"
         )
         db.execute(
-            "CREATE TABLE steps AS FROM (VALUES ('p1', 1, 0), ('p1', 1, 1), ('p1', 2, 2), ('p2', 1, 0)) t(artifact_id, step, sequence)"
+            "CREATE TABLE steps AS FROM (VALUES ('p1', 1, 0), ('p1', 1, 1), ('p1', 2, 2), ('p2', 1, 0), "
+            "('s1', 1, 0), ('s1', 2, 0), ('s1', 3, 1), ('s1', 4, 1)) t(artifact_id, step, sequence)"
         )
-        spans = "('m1', 0, 'train', 'd'), ('m1', 1, 'train', 'd'), ('m1', 2, 'train', 'x'), ('m2', 2, 'train', 'd'), ('m2', 0, 'validation', 'd')"
+        spans = "('m1', 0, 'train', 'd'), ('m1', 1, 'train', 'd'), ('m1', 2, 'train', 'x'), ('m2', 2, 'train', 'd'), ('m2', 0, 'validation', 'd'), "
+        spans += "('s1', 0, 'train', 'chat'), ('s1', 1, 'train', 'd')"
+        db.execute(
+            "CREATE TABLE side_table AS FROM (VALUES ('m1', 'sequence_spans'), ('s1', 'sequence_spans'), ('p1', 'steps')) t(artifact_id, kind)"
+        )
         db.execute(f"CREATE TABLE sequence_spans AS FROM (VALUES {spans}) t(artifact_id, sequence, part, doc_id)")
-        assert db.execute(affected_module._STEPS).fetchall() == [("p1", 1)]
+        assert sorted(db.execute(affected_module._STEPS).fetchall()) == [("p1", 1), ("s1", 2)]
         held = affected_module._held(lambda sql: ((), db.execute(sql).fetchall()), {"sequence_spans"}, "matching")  # type: ignore[arg-type, return-value]
-        assert held == {"m1": 1, "m2": 1}
+        assert held == {"m1": 1, "m2": 1, "s1": 1}
 
 
 def test_texts_are_those_of_the_documents_that_dedup_read() -> None:

@@ -195,6 +195,14 @@ def test_epochs_are_counted_in_those_of_the_earlier_training_and_grow_with_the_d
     assert training(tmp_path, "pretrain.budget={epochs: 3}").seconds == 180.0
 
 
+def test_replay_is_a_part_of_the_sequences_and_its_mixture_is_not_read_whole() -> None:
+    """200 bytes of chats are half of what is trained with a share of a half, so they count as 400, however large the mixture is."""
+    sizes = {"checkpoint": 7.0, "conversations": 150.0, "tokenizer": 50.0, "replayed_mixture": 1e9, "replayed_tokens": 1e12}
+    assert estimate._data_bytes(sizes, 0.5) == 400.0 and estimate._data_bytes(sizes, 0.75) == 800.0
+    plain = {role: size for role, size in sizes.items() if not role.startswith("replayed")}
+    assert estimate._data_bytes(plain, 0.0) == estimate._data_bytes(plain, None) == 200.0
+
+
 def test_another_model_has_its_own_work_size_and_memory(tmp_path: Path) -> None:
     found = training(tmp_path, "pretrain.model.hidden_size=64", "mix.seq_len=128")
     larger = ModelConfig(vocab_size=300, max_position_embeddings=128, **{**SMALL, "hidden_size": 64})

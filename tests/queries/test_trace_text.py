@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,6 +122,47 @@ def test_every_span_names_the_sequences_and_steps_that_hold_its_tokens(made: Mad
         assert document.outcome == ("held_out" if held_out else "trained" if document.steps else "not_reached")
         several, out = several + (len(sequences) > 1), out + held_out
     assert several > 3 and out > 3
+
+
+def test_a_span_that_only_sft_trained_is_trained(made: Made, tmp_path: Path) -> None:
+    """Sft replays the last sequence, which pretraining did not reach, under another number. Catches: another token file, another sequence."""
+    home = tmp_path / "home"
+    shutil.copytree(made.home, home)
+    last = made_sequences(made) - 1
+    rows = [row for row in read_rows(made.mixture / "sequence_spans" / "train.parquet") if row["sequence"] == last]
+    spans = [{**row, "sequence": 1, "shard": row["shard"] + 1} for row in rows]
+    chat = {**spans[0], "sequence": 0, "segment": 0, "doc_id": doc(900), "shard": 0}
+    columns = dict.fromkeys(("sequence", "start", "length"), "int64") | dict.fromkeys(("segment", "shard"), "int32")
+    shape = columns | {"part": "string", "doc_id": "uuid", "source": "string"}
+    steps = dict.fromkeys(("step", "position", "sequence"), "int64")
+    of = trace_start.start(home)
+    names = {"checkpoint": of.artifact, "replayed_mixture": of.of["mix", "sequence_spans"].strip("/")}
+    tables = {
+        "sequence_spans/train.parquet": (shape, [chat, *spans]),
+        "steps/00000.parquet": (steps, [{"step": 1, "position": 0, "sequence": 1}]),
+    }
+    make_run(home, 2, [make_artifact(home, "sft", 1, names, tables)])
+    database.update(home)
+    seen: set[tuple[str, str]] = set()
+    for row in read_rows(made.mixture / "sequence_spans" / "train.parquet"):
+        (number,) = (n for n in range(len(made.texts)) if doc(n) == row["doc_id"])
+        if row["sequence"] < last - 1 or number in (3, 4):
+            continue
+        words = made.texts[number].split(" ")
+        for first in range(0, len(words) - 6, 5):
+            span = " ".join(words[first : first + 7])
+            at = made.texts[number].index(span)
+            _, sequences = trained(made, number, at, at + len(span))
+            found = (
+                trace_text.trace_text(home, trace_start.start(home, checkpoint=name), span, 7)[0].documents[0]
+                for name in ("pretrain-1", "sft-1")
+            )
+            before, after = (str(document.outcome) for document in found)
+            reached = min(sequences) < last - 1  # pretraining did not reach the last two
+            assert before == ("trained" if reached else "not_reached")
+            assert after == ("trained" if reached or last in sequences else "not_reached")
+            seen.add((before, after))
+    assert {("not_reached", "trained"), ("not_reached", "not_reached")} <= seen
 
 
 def made_sequences(made: Made) -> int:

@@ -9,7 +9,9 @@ import pytest
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
+from stages.queries.affected import affected
 from stages.queries.tracing import trace, trace_start
+from stages.queries.tracing.outcomes import outcomes
 from stages.queries.tracing.trace_lines import document_lines
 from stages.queries.tracing.traced import SequenceSpan, TunedOn
 from tests.conftest import answered, loam
@@ -91,6 +93,41 @@ def test_a_step_of_a_tuned_checkpoint_is_its_own(home: Path) -> None:
     with pytest.raises(RecipeError, match="There is no step 2") as caught:
         records("dpo-1", 2)
     assert caught.value.where == trace_start.start(home, checkpoint="dpo-1").artifact
+
+
+def test_a_replayed_document_has_both_exposures_and_one_outcome(tmp_path: Path) -> None:
+    """Tuning replays page 0, which pretraining saw at step 1, and page 1 of a training that ended before it; page 4 it does not reach.
+
+    Catches: steps of one training under the other, "not reached" beside steps of sft, a URL that is missing in a step of sft.
+    """
+    home = tmp_path / "home"
+    make_two_runs(home)
+    first = trace_start.start(home, checkpoint="pretrain-1")
+    (mix,) = (path.strip("/") for (node, kind), path in first.of.items() if (node, kind) == ("mix", "sequence_spans"))
+    short = {"steps/00000.parquet": (STEPS, [{"step": 1, "position": 0, "sequence": 0}])}
+    base = make_artifact(home, "pretrain", 9, {"mixture": mix}, short)
+    own = decided({20: None}) | trained([[20], [0, 1], [4]], [], [1, 2])
+    sft = make_artifact(home, "sft", 1, {"checkpoint": base, "replayed_mixture": mix}, own)
+    make_run(home, 9, [base, sft])
+    database.update(home)
+    before, after = (trace_start.start(home, checkpoint=name) for name in ("pretrain-9", "sft-1"))
+    seen = {n: trace.trace_doc(home, after, str(doc(n))) for n in (0, 1, 2, 4)}
+    assert seen[0].steps == (1,) and seen[0].tuned == (TunedOn("sft", (SequenceSpan("train", 1, 0, 10),), (2,)),)
+    assert seen[1].steps == () and seen[1].tuned[0].steps == (2,) and seen[4].tuned[0].steps == ()
+    assert {n: str(document.outcome) for n, document in seen.items()} == {0: "trained", 1: "trained", 2: "held_out", 4: "not_reached"}
+    lines = document_lines(seen[0])
+    assert "  pretrain       steps 1" in lines and "  sft            steps 2" in lines and sum("outcome" in line for line in lines) == 1
+    rows = trace.trace_step(home, after, 2)
+    assert [(row["sequence"], row["doc_id"], row["url"]) for row in rows] == [(1, str(doc(0)), f"{SITE}/0"), (1, str(doc(1)), f"{SITE}/1")]
+    counted = {
+        of.alias: {row["outcome"]: row["records"] for row in outcomes(home, of) if row["outcome"] != "dropped"} for of in (before, after)
+    }
+    assert counted["pretrain-9"] == {"trained": 1, "held_out": 1, "not_reached": 2}
+    assert counted["sft-1"] == {"trained": 2, "held_out": 1, "not_reached": 1}
+    steps = {
+        row["artifact"].partition("/")[0]: row["steps"] for row in affected(home, f"{SITE}/1").artifacts if row["artifact"] in (base, sft)
+    }
+    assert steps == {"pretrain": None, "sft": 1}
 
 
 def test_a_sequence_names_its_documents_and_steps(home: Path) -> None:

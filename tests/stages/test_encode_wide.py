@@ -12,7 +12,7 @@ from stages import encode, mix
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows
 from stages.lm.data.reader import SequenceReader
-from stages.pretrain import _files
+from stages.mixture_sequences import part_files
 from stages.text.items.chat import BOS, EOS, LLAMA3, SPECIAL_TOKENS
 from stages.text.tokenizer.bpe import write_config
 from stages.text.tokens.validation import open_tokens, read_training_segments, read_validation
@@ -50,7 +50,7 @@ def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, hidden
     assert open_tokens(tokens.path, 0, dtype).tolist() == found
 
     mixture = run_stage(mix.STAGE, {"seq_len": 8, "validation_frac": 0.2}, {"tokens": tokens}, tmp_path / "home")
-    reader = SequenceReader(_files({"tokens": tokens, "mixture": mixture}, "train", 8))
+    reader = SequenceReader(part_files(tokens.path, mixture.path, "train", 8))
     read = [reader.batch([number]).tokens[0, :5].tolist() for number in range(len(reader))]
     held = read_validation(mixture.path, tokens.path)
     assert sorted([*read, *([*ids.tolist(), eos] for ids in held.ids)]) == sorted(expected) and len(held.ids) == 6

@@ -139,10 +139,11 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    continued = (
-        {"continue_from", "rewarm_steps", "model.depth"} if stage == "pretrain" else set()
-    )  # see test_continued_training, test_depth
-    assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | continued
+    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay
+        "pretrain": {"continue_from", "rewarm_steps", "model.depth"},
+        "sft": {"replay"},
+    }
+    assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | elsewhere.get(stage, set())
 
 
 def with_value(section: Mapping[str, Any], setting: str, value: Any) -> dict[str, Any]:

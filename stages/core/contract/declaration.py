@@ -286,7 +286,8 @@ class Stage:
         distributions: Installed distributions whose version decides the output's bytes.
         deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
         uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
-        optional: Roles whose node may be off or, of a stage that reads every node, may not run: `inputs` and key are then without them.
+        optional: Roles whose node may be off or, of a stage that reads every node, may not run, or that the settings make no use of
+            (`StageConfig.unused_roles`): `inputs` and key are then without them.
         ancestors: Optional roles that the stage has only if the node's other inputs are made from their nodes; they make no node run.
         one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.

@@ -207,6 +207,11 @@ def permutation_keys(seed: int, phase: int, epoch: int, block: int = 0) -> np.nd
     # The text decides the order of every training. It keeps its old word "row", so that the order stays the same. The first block is not
     # named, so the order of a range of one block does not depend on whether ranges have blocks.
     text = f"loam row order {seed} {phase} {epoch}" + (f" {block}" if block else "")
+    return keys_of(text)
+
+
+def keys_of(text: str) -> np.ndarray:
+    """Returns the round keys of the permutation that a text names: uint64 [ROUNDS], from its sha512."""
     digest = hashlib.sha512(text.encode()).digest()
     return np.frombuffer(digest, dtype="<u8")[:ROUNDS].astype(np.uint64)
 

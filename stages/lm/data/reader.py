@@ -3,7 +3,7 @@
 A segment is the part of a sequence that comes from one document.
 Files: token shards (little-endian uint16 or uint32); segments.npy int64 [n_segments, 3] (shard, start, length); sequences.npy int64
 [n_sequences + 1], offsets into segments.npy. If not every token is trained, each token shard has a uint8 mask shard (1 = train on predicting
-this token).
+this token) or none, if all of its own are.
 
 Guarantee: a label is the next token of the same segment. It is -100 at the last token of a segment, on padding, and where the mask of the
 next token is 0. Positions restart with every segment. docs numbers the segments of a sequence from 0; -1 is padding.
@@ -42,7 +42,7 @@ class SequenceFiles:
         sequences: Path of sequences.npy.
         seq_len: Tokens per sequence, padding included.
         pad_id: Token id of padding.
-        masks: Paths of the mask shards; empty if all tokens are trained.
+        masks: Paths of the mask shards; empty if all tokens are trained. "" for a token shard whose tokens are all trained.
         references: Path of a .npy file, float64 [n_sequences, P]: log-probabilities under the reference model (DPO only); else empty.
     """
 
@@ -198,7 +198,8 @@ class SequenceReader:
         if self.files.masks:
             trained = np.zeros(used, np.uint8)
             for (shard, start, length), end in places:
-                trained[end - length : end] = self._shard(self.files.masks[shard], np.dtype(np.uint8))[start : start + length]
+                mask = self.files.masks[shard]
+                trained[end - length : end] = self._shard(mask, np.dtype(np.uint8))[start : start + length] if mask else 1
             labels[: max(used - 1, 0)][trained[1:] == 0] = IGNORE
 
 

@@ -24,6 +24,11 @@ class _Part(NamedTuple):
     values: tuple[object, ...]
 
 
+_SEEN = (
+    "SELECT doc_id FROM sequence_spans JOIN (SELECT DISTINCT sequence FROM steps WHERE contains(file, ?) "
+    "AND step < coalesce(?, step + 1)) USING (sequence) WHERE contains(file, ?) AND part = 'train'"
+)
+"""The documents that steps saw. Parameters: file of the steps, the step before which they count (null: all), file of the sequences."""
 NONE = _Part("SELECT NULL::UUID AS doc_id WHERE false", ())
 
 
@@ -98,19 +103,18 @@ def _in_part(of: Start, part: str) -> _Part:
 
 
 def _trained(home: Path, of: Start) -> _Part:
-    """Returns the documents that a step of pretraining saw. Of the checkpoints that were continued, the steps before count."""
+    """Returns the documents that a step of pretraining or tuning saw. Of the checkpoints that were continued, the steps before count."""
     parts: list[_Part] = []
     before: int | None = None
     for one in of.chain:
         spans, steps = one.sequences("pretrain"), one.of.get(("pretrain", "steps"), "")
         if not spans or not steps:
             continue
-        sql = (
-            "SELECT doc_id FROM sequence_spans JOIN (SELECT DISTINCT sequence FROM steps WHERE contains(file, ?) "
-            "AND step < coalesce(?, step + 1)) USING (sequence) WHERE contains(file, ?) AND part = 'train'"
-        )
-        parts.append(_Part(sql, (steps, before, spans)))
+        parts.append(_Part(_SEEN, (steps, before, spans)))
         before = database.query(home, "SELECT min(step) FROM steps WHERE contains(file, ?)", [steps])[1][0][0]
+    for node in TUNING:  # sft may have trained a document that pretraining did not reach (sft.replay)
+        if (spans := of.sequences(node)) and (steps := of.of.get((node, "steps"), "")):
+            parts.append(_Part(_SEEN, (steps, None, spans)))
     if not parts:
         return NONE
     united = " UNION ALL ".join(part.sql for part in parts)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 16
 """Largest text, in UTF-8. One word again and again is the worst: 100 KB of it took 74 s on a busy machine (2026-11-23),
 and the time grows with the square of the length."""
+REPLAYS = "sft"
+"""The node that trains pretraining sequences again."""
 DOCUMENTS = 3
 """Documents per span by default."""
 
@@ -77,15 +79,16 @@ class TextSpan:
 
 
 class _Trained(NamedTuple):
-    """What became of an occurrence: the parts of the mixture that it is in, its training sequences, and their steps."""
+    """What became of an occurrence: the parts of the mixture that it is in, its training sequences, their steps, and those of sft."""
 
     parts: set[str]
     sequences: set[int]
     steps: set[int]
+    tuned: set[int]
 
     def outcome(self, known: bool) -> RecordOutcome:
         """Returns the outcome. known: whether a mixture is known."""
-        if self.steps:
+        if self.steps or self.tuned:
             return RecordOutcome.TRAINED
         if "validation" in self.parts:
             return RecordOutcome.HELD_OUT
@@ -184,7 +187,7 @@ def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequenc
     Where pretraining continued a checkpoint, the sequences are those of the newest mixture, and the steps those of the whole chain. The
     places are bytes of the newest run's texts. If an earlier run trained another text of a document, known by its size, its steps are left out.
     """
-    found = [_Trained(set(), set(), set()) for _ in places]
+    found = [_Trained(set(), set(), set(), set()) for _ in places]
     before: int | None = None  # the first step of the runs that were already looked at
     for number, one in enumerate(of.chain):
         parts = _segments(ask, home, one, places)
@@ -197,15 +200,22 @@ def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequenc
                 trained.parts.update(part for part, _ in own)
         if file := one.of.get(("pretrain", "steps")):
             before = ask("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
+    replayed = _segments(ask, home, of, places, REPLAYS)
+    steps = _steps(ask, of, {sequence for own in replayed for _, sequence in own}, None, REPLAYS)
+    for trained, own in zip(found, replayed, strict=True):
+        trained.tuned.update(step for _, sequence in own for step in steps.get(sequence, ()))
     return found
 
 
-def _segments(ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]]) -> list[set[tuple[str, int]]]:
-    """Returns for each occurrence part and sequence of the segments with tokens of its span."""
+def _segments(
+    ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]], node: str = "pretrain"
+) -> list[set[tuple[str, int]]]:
+    """Returns for each occurrence part and sequence of the segments with tokens of its span. node: which training's sequences."""
     wanted = sorted({place.doc_id.hex for place, _ in places})
     found: list[set[tuple[str, int]]] = [set() for _ in places]
-    if not wanted or not (file := of.of.get(("mix", "sequence_spans"))):
+    if not wanted or not (file := of.sequences(node)):
         return found
+    own_files = int(node == REPLAYS)  # its first token file is its own, then those of encode come
     tokens = _tokens(ask, of, wanted)
     sql = "SELECT doc_id, part, sequence, shard, start, length FROM sequence_spans WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
     segments: dict[str, list[tuple[str, int, int, int, int]]] = {}
@@ -215,7 +225,7 @@ def _segments(ask: database.QueryFunction, home: Path, of: Start, places: Sequen
         if (row := tokens.get(place.doc_id.hex)) and row.size == place.size:
             first, end = _token_range(_folder(home, of), _tokenizer(ask, home, of), row, place.start, place.start + length)
             for part, sequence, shard, start, size in segments.get(place.doc_id.hex, ()):
-                if shard == row.shard and start < end and start + size > first:
+                if shard == row.shard + own_files and start < end and start + size > first:
                     own.add((part, sequence))
     return found
 
@@ -262,10 +272,10 @@ def _sizes(tokenizer: Path) -> np.ndarray:
     return token_bytes(load_plain(tokenizer))
 
 
-def _steps(ask: database.QueryFunction, of: Start, sequences: set[int], before: int | None) -> dict[int, list[int]]:
-    """Returns training sequence -> the steps that trained it. before: only steps below this one; None: all."""
+def _steps(ask: database.QueryFunction, of: Start, sequences: set[int], before: int | None, node: str = "pretrain") -> dict[int, list[int]]:
+    """Returns training sequence -> the steps of a training that trained it. before: only steps below this one; None: all."""
     found: dict[int, list[int]] = {}
-    if sequences and (file := of.of.get(("pretrain", "steps"))):
+    if sequences and (file := of.of.get((node, "steps"))):
         sql = (
             "SELECT DISTINCT sequence, step FROM steps WHERE contains(file, ?) AND sequence IN (SELECT unnest(?::BIGINT[])) "
             "AND step < coalesce(?, step + 1)"

@@ -145,7 +145,7 @@ class SequenceSpan:
 
 @dataclass(frozen=True)
 class TunedOn:
-    """What sft or dpo did with a conversation or pair.
+    """What sft or dpo did with a conversation, a pair, or a document of pretraining that sft replays.
 
     Attributes:
         node: sft or dpo.
