@@ -105,8 +105,8 @@ def _occurrences(piece: TextPiece, data: np.ndarray, words: TextWords, word: int
         end: the word after it.
         places: int64, where occurrences are written.
     """
-    start, stop, alone = int(words.first[word]), int(words.last[end - 1]), bool(words.alone[end - 1])
-    return int(compiled(_count)(data, start, stop, alone, piece.text, piece.order, character_classes(), places))
+    span, alone = data[int(words.first[word]) : int(words.last[end - 1])], bool(words.alone[end - 1])
+    return int(compiled(_count)(span, alone, piece.text, piece.order, character_classes(), places))
 
 
 def _span(pieces: Sequence[TextPiece], data: np.ndarray, words: TextWords, word: int, end: int, documents: int) -> VerbatimSpan:
@@ -145,24 +145,23 @@ def _reached(query, first, text, order, reached):  # type: ignore[no-untyped-def
         reached[word] = begin + max(common_low, common_high)
 
 
-def _count(query, start, end, alone, text, order, classes, places):  # type: ignore[no-untyped-def]
+def _count(span, alone, text, order, classes, places):  # type: ignore[no-untyped-def]
     """Returns how often a span occurs where a word ends after it, and fills `places` with the first ones. Kernel.
 
-    alone: whether its last word is a character of a script without spaces, which a letter does not continue.
-    The occurrences of its bytes are one range of the array. In it, those that go on with the same character are one range, too.
+    The occurrences of its bytes are one range of the array. In it, those that go on with the same character are one range, too. alone:
+    whether its last word is a character of a script without spaces, which no letter continues.
     """
-    low, top, common_low, common_top = 0, len(order), start, start
+    low, top, common_low, common_top, length = 0, len(order), 0, 0, len(span)
     while low < top:  # the first one that is not smaller
         middle = (low + top) // 2
-        at, place = np.int64(order[middle]) - start, min(common_low, common_top)
-        while place < end and text[at + place] == query[place]:
+        at, place = np.int64(order[middle]), min(common_low, common_top)
+        while place < length and text[at + place] == span[place]:
             place += 1
-        if place < end and text[at + place] < query[place]:
+        if place < length and text[at + place] < span[place]:
             low, common_low = middle + 1, place
         else:
             top, common_top = middle, place
-    count, length = 0, end - start
-    more = common_top == end
+    count, more = 0, common_top == length
     while more:  # each turn is a range with the same next character, that starts at `low`
         at = np.int64(order[low]) + length
         code, width = np.uint32(text[at]), 1
@@ -183,18 +182,17 @@ def _count(query, start, end, alone, text, order, classes, places):  # type: ign
             code = (code & np.uint32(0x1F)) << np.uint32(6) | np.uint32(text[at + 1] & 0x3F)
             width = 2
         inside, outside, step = low, len(order), 1  # the last one known to be in the range, the first one known to be after it
-        common = start  # the bytes of the query up to here are those of `outside`, too
+        common = 0  # the bytes of the span up to here are those of `outside`, too
         while outside - inside > 1:
             middle = inside + step if outside == len(order) and inside + step < outside else (inside + outside) // 2
-            other, place = np.int64(order[middle]) - start, common
-            while place < end and text[other + place] == query[place]:
+            other, place = np.int64(order[middle]), common
+            while place < length and text[other + place] == span[place]:
                 place += 1
-            same = place == end
+            same = place == length
             for k in range(width):
-                same = same and text[other + end + k] == text[at + k]
+                same = same and text[other + length + k] == text[at + k]
             if same:
-                inside = middle
-                step *= 2
+                inside, step = middle, step * 2
             else:
                 outside, common = middle, place
         kind = classes[code] if text[at] != 0xFF else 0
@@ -205,5 +203,5 @@ def _count(query, start, end, alone, text, order, classes, places):  # type: ign
                 places[count + k - low] = order[k]
             count += outside - low
         low = outside
-        more = outside < len(order) and common == end
+        more = outside < len(order) and common == length
     return count
