@@ -65,7 +65,7 @@ class TraceContent(PageContent):
     Attributes:
         runs: The runs to choose from.
         chosen: The run that is asked; None if there is no run.
-        text: The text that is looked for, a line break is one character.
+        text: The text that is looked for, with one character per line break.
         min_words: The shortest span, in words.
         problem: Why there is no answer; empty if there is one, or no text.
         origin: What the answer starts from; None without an answer.

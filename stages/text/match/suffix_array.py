@@ -170,15 +170,15 @@ def _find_words(data, classes, first, last, alone):  # type: ignore[no-untyped-d
                 | np.uint32(data[place + 3] & 0x3F)
             )
             place += 4
-        kind = classes[code] if data[at] != 0xFF else 0
-        begins = kind == 3 or (kind == 1 and (not inside or alone[count])) or (kind == 2 and not inside)
-        if inside and (begins or kind == 0):
+        kind = classes[code] if data[at] != 0xFF else SEPARATES
+        begins = kind == ALONE or (kind == LETTER and (not inside or alone[count])) or (kind == MARK and not inside)
+        if inside and (begins or kind == SEPARATES):
             last[count] = at
             count += 1
         if begins:
             first[count] = at
-            alone[count] = kind == 3
-        inside = kind != 0
+            alone[count] = kind == ALONE
+        inside = kind != SEPARATES
     if inside:
         last[count] = len(data)
         count += 1

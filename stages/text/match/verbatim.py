@@ -16,7 +16,7 @@ from uuid import UUID
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.match.suffix_array import TextPiece, TextWords, character_classes, words_of_text
+from stages.text.match.suffix_array import ALONE, LETTER, SEPARATES, TextPiece, TextWords, character_classes, words_of_text
 
 PLACES_READ = 1000
 """Occurrences of a span per piece among which documents are chosen; all are counted."""
@@ -195,8 +195,8 @@ def _count(span, alone, text, order, classes, places):  # type: ignore[no-untype
                 inside, step = middle, step * 2
             else:
                 outside, common = middle, place
-        kind = classes[code] if text[at] != 0xFF else 0
-        if kind == 0 or kind == 3 or (kind == 1 and alone):
+        kind = classes[code] if text[at] != 0xFF else SEPARATES
+        if kind in (SEPARATES, ALONE) or (kind == LETTER and alone):
             for k in range(low, outside):
                 if count + k - low >= len(places):
                     break
