@@ -1,4 +1,4 @@
-"""Reads what the dashboard shows from the index and its views: runs, nodes with their state and summary, artifacts, loss and scores."""
+"""Reads what the dashboard shows from the index and its views: nodes with their state and summary, artifacts, loss, scores and written texts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stages.text.web.chart import line_chart, thinned
 
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
+    from stages.queries.lineage import RunRow
 
 STATE_CLASS: dict[str, str] = {
     NodeState.BUILT: "good",
@@ -26,6 +27,8 @@ STATE_CLASS: dict[str, str] = {
 }
 MOST_RUNS = 30
 """Runs that a page lists."""
+MOST_TEXTS = 200
+"""Texts of models that a page lists."""
 
 Summary = Mapping[str, str]
 """Name of a summary value -> the value as text."""
@@ -61,6 +64,28 @@ class NodeRun:
     artifact: str
     size: str
     tokens: str
+
+
+@dataclass(frozen=True)
+class WrittenText:
+    """A text that a model wrote during its training.
+
+    Attributes:
+        node: Node of the training.
+        step: Finished steps.
+        prompt: What the model continued; in sft, what the user said.
+        text: What it wrote.
+    """
+
+    node: str
+    step: int
+    prompt: str
+    text: str
+
+
+def chosen_run(runs: Sequence[RunRow], name: str) -> RunRow:
+    """Returns the run that a name means: id, alias or given name; the first run if it is empty or unknown. runs: at least one."""
+    return next((run for run in runs if name and name in (run["run_id"], run["alias"], *run["name"].split(", "))), runs[0])
 
 
 def node_lines(home: Path, stages: Mapping[str, Stage], run: str) -> list[ShownNode]:
@@ -157,6 +182,20 @@ def score_lines(home: Path, run: str) -> list[Mapping[str, str]]:
         line = table.setdefault(name, {"metric": name, **dict.fromkeys(models, "")})
         line[node.partition("@")[2]] = f"{value:.4g}"
     return list(table.values())
+
+
+def written_texts(home: Path, run: str) -> list[WrittenText]:
+    """Returns the last MOST_TEXTS texts that the models of a run wrote during their training, the last node and step first. run: id of the run."""
+    sql = "SELECT DISTINCT path, ordinal FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND view = 'text_samples' ORDER BY ordinal"
+    tables = [f"/{path}" for path, _ in database.query(home, sql, [run])[1]]
+    if not tables:
+        return []
+    of_run = " OR ".join(["ends_with(t.file, ?)"] * len(tables))  # DuckDB decides this before it opens a file
+    sql = (
+        "SELECT t.node, t.step, t.prompt, t.text FROM text_samples t JOIN node_run n USING (artifact_id) "
+        f"WHERE n.run_id = ? AND ({of_run}) ORDER BY n.ordinal DESC, t.step DESC, t.prompt LIMIT {MOST_TEXTS}"
+    )
+    return [WrittenText(*row) for row in database.query(home, sql, [run, *tables])[1]]
 
 
 def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> ShownNode:

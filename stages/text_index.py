@@ -165,6 +165,6 @@ STAGE = Stage(
     output="text_index",
     unit="documents",
     does="the documents as an index of verbatim text, for `loam trace --text`; off unless its size is set",
-    versions=("first version",),
-    distributions=("pydivsufsort", "numba", "numpy", "pyarrow"),
+    versions=("first version", "in scripts without spaces, each character is a word"),
+    distributions=("pydivsufsort", "regex", "numba", "numpy", "pyarrow"),
 )

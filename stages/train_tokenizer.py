@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from stages.core.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
+from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, Importer, Outcome, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.settings import StageConfig
 from stages.text.items.chat import TOKEN_ROLES
-from stages.vocabulary_report import REPORT, report_section, write_report
+from stages.vocabulary_report import REPORT, measured_baseline, report_section, write_report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +48,9 @@ class TrainTokenizer(StageConfig):
     min_word_count: int = Field(1, ge=1)
     """Words that occur less often are left out, which saves memory: most different words of a large crawl occur once. With 1 the merges are
     exact (as Hugging Face's trainer learns them)."""
+    baseline: ExternalFiles = Field((), max_length=1)
+    """The tokenizer.json of another tokenizer, of any kind; at most one file. Report and summary show how it divides the same texts. It does not
+    change the tokenizer, so nothing that exists is made again for it, and neither is a report: name it before the first run."""
 
 
 def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -59,11 +62,14 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
     Raises:
         StageError: There are no documents, too few for the vocabulary, or more words than the memory allows.
     """
+    from stages.core.store.external import local_path
     from stages.text.tokenizer.bpe import load_plain, save
     from stages.text.tokenizer.bpe_training import CorpusTooSmallError, train_on_words
     from stages.word_tables import add_up_words, words_of
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
+    given = ctx.files("baseline") if config.baseline else ()
+    baseline = measured_baseline(local_path(given[0], ctx.scratch), files) if given else None  # first, as it may be refused
     documents, train_bytes, available_bytes, counted = _counted(files, config.max_train_bytes, ctx)
     if not documents:
         raise StageError(
@@ -93,7 +99,7 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
             "available_bytes": available_bytes,
             "different_words": different,
             "rare_words": rare,
-            **write_report(load_plain(out / "tokenizer.json"), files, out / REPORT),
+            **write_report(load_plain(out / "tokenizer.json"), files, out / REPORT, baseline),
         },
         identity=IDENTITY,
     )

@@ -1,7 +1,8 @@
 """Measures a tokenizer on texts of every source and language: vocabulary.json of train_tokenizer, and its section of the report.
 
 Guarantee: the texts are the first of each source, so the same documents give the same figures. The file is not in the artifact's digest.
-Cost: MEASURED_BYTES of text are encoded; files without a source that is still needed are not read.
+A baseline tokenizer divides the same texts. It is from outside and is read in a separate process with limits.
+Cost: MEASURED_BYTES of text are encoded; files without a source that is still needed are not read. A baseline takes the same once more.
 """
 
 from __future__ import annotations
@@ -13,26 +14,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
 from stages.core.tables.parquet import read_batches
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from stages.text.tokenizer.vocabulary_use import VocabularyUse
+    from stages.text.tokenizer.vocabulary_use import BaselineUse, GroupUse, VocabularyUse
 
 REPORT = "vocabulary.json"
 MEASURED_BYTES = 4_000_000
 """Bytes of text that are measured, the same share of each source."""
 
 
-def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path) -> dict[str, float | int]:
+def measured_baseline(tokenizer: Path, files: Sequence[Path]) -> BaselineUse:
+    """Returns how a user's tokenizer divides the texts that `write_report` measures.
+
+    Args:
+        tokenizer: Its tokenizer.json.
+        files: The documents files.
+
+    Raises:
+        StageError: It cannot be read, or takes too much memory or time.
+    """
+    from stages.core.run.confined import ConfinedError, confined
+    from stages.text.tokenizer.vocabulary_use import baseline_use
+
+    try:
+        found: BaselineUse = confined(baseline_use, str(tokenizer), list(_texts(files)))
+    except ConfinedError as error:
+        raise StageError(
+            f"The baseline tokenizer cannot be compared: it {error}.",
+            where=f"train_tokenizer.baseline: {tokenizer}",
+            do="Name the tokenizer.json of a fast tokenizer of Hugging Face, or leave the setting out.",
+        ) from None
+    return found
+
+
+def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path, baseline: BaselineUse | None) -> dict[str, float | int]:
     """Measures a tokenizer and writes the figures.
 
     Args:
         tokenizer: The tokenizer.
         files: The documents files.
         path: The file to write.
+        baseline: How another tokenizer divides the same texts; None if there is none to compare with.
 
     Returns:
         The figures of the summary.
@@ -40,14 +67,21 @@ def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path) -> dic
     from stages.text.tokenizer.vocabulary_use import vocabulary_use
 
     found = vocabulary_use(tokenizer, _texts(files))
+    if baseline:
+        found["baseline"] = baseline
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     size, tokens, words = (sum(group[name] for group in found["groups"]) for name in ("bytes", "tokens", "words"))
-    return {
+    figures = {
         "bytes_per_token": round(size / max(tokens, 1), 4),
         "tokens_per_word": round(tokens / max(words, 1), 4),
         "unused_tokens": found["unused_tokens"],
         "rare_tokens": found["rare_tokens"],
     }
+    if baseline:
+        theirs = sum(baseline["tokens"])
+        figures["baseline_bytes_per_token"] = round(size / max(theirs, 1), 4)
+        figures["baseline_tokens_per_word"] = round(theirs / max(words, 1), 4)
+    return figures
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
@@ -73,21 +107,29 @@ def report_section(artifact: Artifact) -> Section | None:
     if not path.exists():
         return None
     found: VocabularyUse = json.loads(path.read_text(encoding="utf-8"))
-    rows = tuple(
-        {
-            "source": group["source"],
-            "language": group["lang"] or "unknown",
-            "MB measured": f"{group['bytes'] / 1e6:.2f}",
-            "bytes per token": f"{group['bytes'] / max(group['tokens'], 1):.3f}",
-            "tokens per word": f"{group['tokens'] / max(group['words'], 1):.3f}",
-        }
-        for group in found["groups"]
+    baseline = found.get("baseline")
+    rows = []
+    for number, group in enumerate(found["groups"]):
+        row = {"source": group["source"], "language": group["lang"] or "unknown", "MB measured": f"{group['bytes'] / 1e6:.2f}"}
+        row |= _divided(group, group["tokens"], "")
+        rows.append(row | _divided(group, baseline["tokens"][number], " (baseline)") if baseline else row)
+    compared = (
+        f"The baseline is the tokenizer of train_tokenizer.baseline, with {baseline['size']:,} tokens."
+        if baseline
+        else "A token per byte is the baseline: 1 byte per token."
     )
     paragraphs = (
-        "A word is what stands between white space, so tokens per word says little of languages without it. A token per byte is the baseline: "
-        "1 byte per token.",
+        f"A word is what stands between white space, so tokens per word says little of languages without it. {compared}",
         f"Of {found['tokens']:,} tokens, the measured texts do not have {found['unused_tokens']:,}, and {found['rare_tokens']:,} others "
         f"fewer than {found['rare_below']} times. The longest tokens: {', '.join(map(repr, found['longest']))}. "
         f"{found['digits_text']} is {' | '.join(found['digits'])}.",
     )
-    return Section("Tokenizer", paragraphs=paragraphs, tables=(SectionTable(rows, numeric=tuple(rows[0])[2:] if rows else ()),))
+    return Section("Tokenizer", paragraphs=paragraphs, tables=(SectionTable(tuple(rows), numeric=tuple(rows[0])[2:] if rows else ()),))
+
+
+def _divided(group: GroupUse, tokens: int, of: str) -> dict[str, str]:
+    """Returns the columns that say how a tokenizer divides a group. tokens: its tokens of the group; of: the end of their names."""
+    return {
+        f"bytes per token{of}": f"{group['bytes'] / max(tokens, 1):.3f}",
+        f"tokens per word{of}": f"{tokens / max(group['words'], 1):.3f}",
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.data import MOST_RUNS, ShownNode, artifact_lines, loss_charts, node_lines, score_lines
+from dashboards.data import MOST_RUNS, ShownNode, artifact_lines, chosen_run, loss_charts, node_lines, score_lines
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.states import RunState
 from stages.queries.lineage import RunRow, run_rows
@@ -59,8 +59,7 @@ def content(visit: PageVisit) -> RunsContent:
     runs = run_rows(visit.home)
     if not runs:
         return RunsContent()
-    name = visit.parameters.get("run", "")
-    chosen = next((run for run in runs if name and name in (run["run_id"], run["alias"], *run["name"].split(", "))), runs[0])
+    chosen = chosen_run(runs, visit.parameters.get("run", ""))
     return RunsContent(
         live=chosen["state"] == RunState.RUNNING,
         runs=runs[:MOST_RUNS],

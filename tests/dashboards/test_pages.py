@@ -74,7 +74,7 @@ def test_a_running_page_is_loaded_again_and_a_finished_one_is_not(client: TestCl
 
 
 def test_two_pages_of_one_path_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [page.path for page in declaring.all_pages()] == ["/", "/node"]
+    assert [page.path for page in declaring.all_pages()] == ["/", "/node", "/trace"]
     monkeypatch.setattr("dashboards.pages.node_page.PAGE", runs_page.PAGE)
     with pytest.raises(StageError, match="Two pages have the path /"):
         declaring.all_pages()

@@ -28,7 +28,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/run/gc": ("tests/queries/test_compare.py", "tests/core/run/test_import_artifact.py"),
     "lm/data/order": ("tests/lm/data/test_order.py", "tests/lm/data/test_order_oracle.py", "tests/lm/data/test_phases.py"),
     "lm/data/phases": ("tests/lm/data/test_phases.py",),
-    "lm/data/reader": ("tests/lm/data/test_reader.py", "tests/lm/data/test_pairs.py", "tests/stages/test_pretrain.py"),
+    "lm/data/reader": ("tests/lm/data/test_reader.py", "tests/lm/data/test_rank_slices.py", "tests/lm/data/test_pairs.py", "tests/stages/test_pretrain.py"),
     "lm/data/pairs": ("tests/lm/data/test_pairs.py", "tests/stages/test_dpo.py", "tests/stages/test_reference.py"),
     "lm/data/replayed_sequences": ("tests/lm/data/test_replayed_sequences.py",),
     "mixture_sequences": ("tests/stages/test_sft_replay.py", "tests/stages/test_pretrain.py"),

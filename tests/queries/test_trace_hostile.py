@@ -12,7 +12,7 @@ from stages.core.index import database
 from stages.queries.tracing import trace, trace_start
 from stages.queries.tracing.drop_evidence import WORDS_CHARS, Copy
 from stages.queries.tracing.rule_thresholds import Measured
-from stages.queries.tracing.trace_lines import MATCHES_SHOWN, STEPS_SHOWN, document_lines
+from stages.queries.tracing.trace_lines import MATCHES_SHOWN, NUMBERS_SHOWN, document_lines
 from stages.queries.tracing.traced import TracedDocument, TracedVerdict
 from tests.conftest import answered, loam
 from tests.queries.two_runs import CLUSTER, DECISION, Cell, Table, doc, make_artifact, make_run
@@ -94,7 +94,7 @@ def test_a_value_just_past_a_threshold_does_not_look_equal() -> None:
     document = TracedDocument("d", "u", (TracedVerdict("filter", "filter/1", "dropped", "r", (measured,)),), steps=tuple(range(25)))
     lines = document_lines(document)
     assert lines[2].strip() == "dup_line_frac 0.30000001, above s = 0.3 (share of lines)"
-    assert lines[-1].endswith(f"18, 19 and {25 - STEPS_SHOWN} more; --json names all")
+    assert lines[-1].endswith(f"18, 19 and {25 - NUMBERS_SHOWN} more; --json names all")
     verdict = replace(document.verdicts[0], measured=(replace(measured, value=0.4567891),))
     lines = document_lines(replace(document, verdicts=(verdict,)))
     assert lines[2].strip() == "dup_line_frac 0.4568, above s = 0.3 (share of lines)"
@@ -128,6 +128,6 @@ def test_an_exact_copy_has_no_similarity_and_every_other_has() -> None:
 
 
 def test_as_many_steps_as_are_shown_leave_none_to_count() -> None:
-    for count, more in ((STEPS_SHOWN, ""), (STEPS_SHOWN + 1, " and 1 more; --json names all")):
+    for count, more in ((NUMBERS_SHOWN, ""), (NUMBERS_SHOWN + 1, " and 1 more; --json names all")):
         last = document_lines(TracedDocument("d", "u", (), steps=tuple(range(count))))[-1]
-        assert last.endswith(f", {STEPS_SHOWN - 1}{more}")
+        assert last.endswith(f", {NUMBERS_SHOWN - 1}{more}")

@@ -14,7 +14,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from stages import benchmarks, boilerplate, conversations, crawl, dedup, filter, preferences, train_quality
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+from stages import benchmarks, boilerplate, conversations, crawl, dedup, filter, preferences, train_quality, train_tokenizer
 from stages.core.contract.declaration import Artifact, Stage
 from stages.core.tables.shards import run_in_pool
 from stages.text.quality.classifier import FastTextSettings, train
@@ -156,6 +158,13 @@ def pages(shop: Path) -> Mapping[str, Artifact]:
     return {"documents": documents(shop / "pages", [texts])}
 
 
+def other_tokenizer(content: str) -> str:
+    """A tokenizer.json with one unknown token per word, or per letter."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if content == "words" else pre_tokenizers.Split(Regex("."), "isolated")
+    return str(tokenizer.to_str())
+
+
 WHOLE = [f"Document {n} of the corpora has its own {n * 31} words and is repeated word for word." for n in range(5)]
 CORPORA = {"first": (0, 1), "both": (1, 2), "last": (3,)}
 
@@ -272,6 +281,11 @@ CASES: dict[str, Case] = {
         filter.STAGE, ("lid.bin", "lid.ftz"), ("right", "wrong"), place_model,
         lambda files: {"lang_model": files, "languages": [], "min_lang_score": 0.0} | NO_RULES, lambda entries: [e.content for e in entries], pages, single=True,
         examples=1,
+    ),
+    "train_tokenizer.baseline": Case(
+        train_tokenizer.STAGE, ("tokenizer.json", "gpt2.json"), ("words", "letters"), files_by(other_tokenizer),
+        lambda files: {"baseline": files, "vocab_size": 270}, lambda entries: "the tokenizer", pages, single=True, examples=1,
+        spare="the figures of the baseline are in the summary and in vocabulary.json, which no digest counts",
     ),
     "boilerplate.against": Case(
         boilerplate.STAGE, ("0123456789ab", "0123456789ab.2", "ba9876543210"), ("first", "both", "last"), place_crawls,

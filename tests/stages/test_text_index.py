@@ -41,7 +41,7 @@ def test_pieces_hold_every_document_in_order(tmp_path: Path) -> None:
         "bytes": sum(len(text.encode()) for text in texts),
     }
     assert found.summary == sizes == json.loads((found.path / "text_index.json").read_text()) and found.manifest["rows"] == 8
-    assert sizes["words"] == 2 + 1 + 2 + MIB + 1 + 2
+    assert sizes["words"] == 2 + 1 + 3 + MIB + 1 + 2
 
 
 def test_the_array_is_sorted(tmp_path: Path) -> None:

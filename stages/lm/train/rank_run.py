@@ -21,7 +21,7 @@ from stages.lm.checkpoints.rewinds import Rewind, read_rewinds
 from stages.lm.checkpoints.snapshot_writer import SnapshotWriter
 from stages.lm.data.order import Order
 from stages.lm.data.prefetch import StepPrefetch
-from stages.lm.data.reader import Batch, SequenceReader
+from stages.lm.data.reader import Batch, SequenceReader, padded_passes
 from stages.lm.measures.metrics import MetricsFile, read_metrics
 from stages.lm.model.loss import Loss, TorchBatch, on_host
 from stages.lm.ranks.events import EventWriter
@@ -140,7 +140,7 @@ def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[Staged
         return StagedBatch(batch, on_host(batch, pinned=on_gpu))
 
     def parts_of(step: int) -> list[Callable[[], StagedBatch]]:
-        dealt = order.sequences_of_step(step).reshape(-1, engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
+        dealt = padded_passes(order.sequences_of_step(step), engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
         return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in dealt]
 
     def begins() -> None:

@@ -16,9 +16,10 @@ from stages.queries.tracing.trace_text import SpanDocument, TextSpan
 from stages.queries.tracing.traced import RecordOutcome, TracedDocument, TracedVerdict
 
 MATCHES_SHOWN = 10
-STEPS_SHOWN = 20
+NUMBERS_SHOWN = 20  # steps or sequences
 SPAN_SHOWN = 400  # characters
 INDENT = " " * 17
+ALL = "--json names all"
 BECAME = {
     RecordOutcome.DROPPED: "dropped",
     RecordOutcome.TRAINED: "trained",
@@ -47,16 +48,18 @@ def _span(span: TextSpan) -> Iterator[str]:
     yield f"  {span.words:,} words, {span.count:,} time{'s' * (span.count != 1)} in the documents"
     for document in span.documents:
         yield f"  {document.doc_id}  {document.url}"
-        yield f"    {_became(document)}"
+        yield f"    {became(document, ALL)}"
 
 
-def _became(document: SpanDocument) -> str:
-    return f"pretrain steps {_steps(document.steps)}" if document.steps else BECAME[document.outcome]
+def became(document: SpanDocument, rest: str) -> str:
+    """Returns what became of a span in a document: its steps, or its outcome. rest: what names all steps, if some are left out."""
+    return f"pretrain steps {listed(document.steps, rest)}" if document.steps else BECAME[document.outcome]
 
 
-def _steps(steps: Sequence[int]) -> str:
-    more = f" and {len(steps) - STEPS_SHOWN:,} more; --json names all" if len(steps) > STEPS_SHOWN else ""
-    return f"{', '.join(map(str, steps[:STEPS_SHOWN]))}{more}"
+def listed(numbers: Sequence[int], rest: str) -> str:
+    """Returns the first NUMBERS_SHOWN numbers as text. rest: what names all of them, if some are left out."""
+    more = f" and {len(numbers) - NUMBERS_SHOWN:,} more; {rest}" if len(numbers) > NUMBERS_SHOWN else ""
+    return f"{', '.join(map(str, numbers[:NUMBERS_SHOWN]))}{more}"
 
 
 def _lines(document: TracedDocument) -> Iterator[str]:
@@ -70,12 +73,12 @@ def _lines(document: TracedDocument) -> Iterator[str]:
     for part in document.sequences:
         yield f"  mix            {part.part} sequence {part.sequence}, segment {part.segment}: {part.length} tokens"
     if steps := document.steps:
-        yield f"  pretrain       steps {_steps(steps)}"
+        yield f"  pretrain       steps {listed(steps, ALL)}"
     for tuned in document.tuned:
         for part in tuned.sequences:
             yield f"  {tuned.node:<14} {part.part} sequence {part.sequence}, segment {part.segment}: {part.length} tokens"
         if tuned.steps:
-            yield f"  {tuned.node:<14} steps {_steps(tuned.steps)}"
+            yield f"  {tuned.node:<14} steps {listed(tuned.steps, ALL)}"
 
 
 def _evidence(verdict: TracedVerdict) -> Iterator[str]:
@@ -92,7 +95,7 @@ def _evidence(verdict: TracedVerdict) -> Iterator[str]:
         cut = "" if shown == match.words_chars else f", the first {shown:,} of {match.words_chars:,} characters"
         yield f'  "{match.words}"{cut}'
     if (more := len(verdict.matches) - MATCHES_SHOWN) > 0:
-        yield f"and {more:,} more matches; --json names all"
+        yield f"and {more:,} more matches; {ALL}"
 
 
 def _measured(measured: Measured) -> str:

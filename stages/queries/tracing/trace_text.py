@@ -36,6 +36,8 @@ REPLAYS = "sft"
 """The node that trains pretraining sequences again."""
 DOCUMENTS = 3
 """Documents per span by default."""
+MIN_WORDS = 6
+"""Shortest span by default, in words; shorter ones are mostly common phrases. A guess."""
 
 
 @dataclass(frozen=True)
@@ -130,22 +132,26 @@ def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int 
     from stages.text.match.suffix_array import open_piece
     from stages.text.match.verbatim import longest_spans
 
-    index = database.with_connection(home, lambda ask: _index(ask, home, of))
+    index = index_folder(home, of)
     found = longest_spans([open_piece(folder) for folder in sorted((index / "pieces").iterdir())], query, min_words, documents)
     return database.with_connection(home, lambda ask: _answered(ask, home, of, query, found))
 
 
-def _index(ask: database.QueryFunction, home: Path, of: Start) -> Path:
-    """Returns the folder of the newest index of the documents.
+def index_folder(home: Path, of: Start) -> Path:
+    """Returns the folder of the newest index of the documents that a start was made from.
+
+    Args:
+        home: the home folder.
+        of: the start of the answer.
 
     Raises:
         RecipeError: there are no documents, or they have no index.
     """
-    indexed = _documents(ask, of)
+    indexed = database.with_connection(home, lambda ask: _documents(ask, of))
     sql = (
         "SELECT child FROM edge JOIN artifact ON artifact_id = child WHERE parent = ? AND kind = 'text_index' ORDER BY number DESC LIMIT 1"
     )
-    if not (found := ask(sql, [indexed])[1]):
+    if not (found := database.query(home, sql, [indexed])[1]):
         raise RecipeError(
             f"The documents that {of.alias} was made from have no index of their text.",
             where=f"{indexed or of.artifact} of {home}",

@@ -2,31 +2,39 @@
 
 A piece is some documents, joined as UTF-8, each followed by the byte END, which occurs in no UTF-8. A word is a run of characters that
 `stages/text/match/words.py` does not separate words at (letters, digits, `_`, marks, characters that are skipped there); nothing is folded.
+In scripts that are written without spaces between words (WITHOUT_SPACES), each character is a word, with the marks after it: a dictionary
+would find other words in a part of a text than in the whole, so that a search would miss occurrences.
 Guarantee: the array has every place where a word begins once, in the order of the bytes from there on. No occurrence crosses documents,
 because no query has END.
 Cost: six bytes of memory per byte of text while a piece is sorted; about 5 MB of text per second on one busy core (2026-11-23). On disk the text and four
-bytes per word, about 1.8 bytes per byte of English.
+bytes per word, about 1.8 bytes per byte of English and 2.3 of Chinese.
 Source: libdivsufsort (Yuta Mori) by pydivsufsort; OLMoTrace (Liu et al. 2025) and infini-gram (Liu et al. 2024) sort tokens instead. Bytes
 are sorted here because the tokens of words depend on the text around them, so that a search for tokens misses occurrences. Only places where
-a word begins are kept, as spans begin there; that makes the array a fifth as large.
+a word begins are kept, as spans begin there; that makes the array a fifth as large. The scripts are Unicode's (Standard Annexes 24 and 14).
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.match.words import folding
+from stages.text.match.words import PASSED_OVER, SEPARATOR, folding
 
 END = 0xFF
 BYTES_PER_BYTE = 6
 """Memory per byte of a piece while it is sorted: the text, where its words begin, and a 4-byte place per byte."""
 CHUNK = 1 << 24
 ID_BYTES = 16
+WITHOUT_SPACES = r"[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Line_Break=SA}]"
+"""Characters of scripts without spaces between words: by script extension, and by the line-breaking class of Thai, Lao, Khmer, Burmese and others."""
+SEPARATES, LETTER, MARK, ALONE = 0, 1, 2, 3
+"""Classes of characters: separates words; continues a word but one of ALONE; continues any word; is a word, with the marks after it."""
 TEXT, ORDER, STARTS, IDS = "text.bin", "order.bin", "starts.bin", "ids.bin"
 
 
@@ -47,15 +55,47 @@ class TextPiece:
     ids: np.ndarray
 
 
-def word_bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (int64 [words], int64 [words]): where each word begins, and where it ends (exclusive).
+@dataclass(frozen=True)
+class TextWords:
+    """The words of a text.
+
+    Attributes:
+        first: where each word begins, int64 [words].
+        last: where it ends (exclusive), int64 [words].
+        alone: whether it is a character of a script without spaces, bool [words].
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    alone: np.ndarray
+
+
+@cache
+def character_classes() -> np.ndarray:
+    """Returns the class of every code point: uint8 [0x110000]."""
+    import regex
+
+    table = folding().table
+    classes = np.zeros(len(table), np.uint8)
+    inside = np.flatnonzero((table & np.uint32(3)) != SEPARATOR)
+    classes[inside] = LETTER
+    text = "".join(map(chr, inside.tolist()))
+    classes[[ord(found) for found in regex.findall(WITHOUT_SPACES, text)]] = ALONE
+    classes[[ord(character) for character in text if unicodedata.category(character)[0] == "M"]] = MARK
+    classes[table == PASSED_OVER] = MARK
+    return classes
+
+
+def words_of_text(data: np.ndarray) -> TextWords:
+    """Returns the words of a text.
 
     Args:
         data: UTF-8, uint8 [bytes]. END separates words.
     """
     first, last = np.empty(len(data) // 2 + 1, np.int64), np.empty(len(data) // 2 + 1, np.int64)
-    count = compiled(_word_bounds)(data, folding().table, first, last)
-    return first[:count], last[:count]
+    alone = np.empty(len(first), bool)
+    count = compiled(_find_words)(data, character_classes(), first, last, alone)
+    return TextWords(first[:count], last[:count], alone[:count])
 
 
 def build_piece(folder: Path, documents: Iterable[tuple[bytes, bytes]], size: int) -> int:
@@ -77,7 +117,7 @@ def build_piece(folder: Path, documents: Iterable[tuple[bytes, bytes]], size: in
         start, end = starts[-1], starts[-1] + len(document)
         text[start:end] = np.frombuffer(document, np.uint8)
         text[end] = END
-        begins[start + word_bounds(text[start:end])[0]] = True
+        begins[start + words_of_text(text[start:end]).first] = True
         starts.append(end + 1)
         ids.append(doc_id)
     places = divsufsort(text)
@@ -102,8 +142,8 @@ def _mapped(path: Path, kind: type | str) -> np.ndarray:
     return np.asarray(np.memmap(path, kind, "r")) if path.stat().st_size else np.empty(0, kind)
 
 
-def _word_bounds(data, table, first, last):  # type: ignore[no-untyped-def]
-    """Returns the number of words, after first and last were filled. Kernel."""
+def _find_words(data, classes, first, last, alone):  # type: ignore[no-untyped-def]
+    """Returns the number of words, after first, last and alone were filled. Kernel."""
     count = 0
     place = 0
     inside = False
@@ -130,13 +170,15 @@ def _word_bounds(data, table, first, last):  # type: ignore[no-untyped-def]
                 | np.uint32(data[place + 3] & 0x3F)
             )
             place += 4
-        word = data[at] != 0xFF and table[code] & np.uint32(3) != 0
-        if word and not inside:
-            first[count] = at
-        elif inside and not word:
+        kind = classes[code] if data[at] != 0xFF else SEPARATES
+        begins = kind == ALONE or (kind == LETTER and (not inside or alone[count])) or (kind == MARK and not inside)
+        if inside and (begins or kind == SEPARATES):
             last[count] = at
             count += 1
-        inside = word
+        if begins:
+            first[count] = at
+            alone[count] = kind == ALONE
+        inside = kind != SEPARATES
     if inside:
         last[count] = len(data)
         count += 1

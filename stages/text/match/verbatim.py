@@ -1,7 +1,7 @@
 """Finds the longest spans of a text that occur verbatim in indexed documents, and counts their occurrences.
 
 A span goes from the begin of a word to the end of a word. It occurs where the same bytes are in a document and a word begins and ends there
-too: "cat sat" does not occur in "cat sats".
+too: "cat sat" does not occur in "cat sats". Where a script has no spaces, each character is a word (stages/text/match/suffix_array.py).
 Guarantee: counts are exact. A span that is returned is contained in no longer one at its place in the text.
 Cost: two binary searches per word and piece; a comparison goes on where the ends of the range already agree (Manber and Myers 1993).
 Source: stages/text/match/suffix_array.py; the maximal spans are those of OLMoTrace (Liu et al. 2025).
@@ -16,8 +16,7 @@ from uuid import UUID
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.match.suffix_array import TextPiece, word_bounds
-from stages.text.match.words import folding
+from stages.text.match.suffix_array import ALONE, LETTER, SEPARATES, TextPiece, TextWords, character_classes, words_of_text
 
 PLACES_READ = 1000
 """Occurrences of a span per piece among which documents are chosen; all are counted."""
@@ -72,41 +71,51 @@ def longest_spans(pieces: Sequence[TextPiece], query: bytes, min_words: int, doc
         The spans in the order of the text. They can overlap.
     """
     data = np.frombuffer(query, np.uint8)
-    first, last = word_bounds(data)
-    ends = np.zeros(len(first), np.int64)
+    words = words_of_text(data)
+    ends = np.zeros(len(words.first), np.int64)
     for piece in pieces:
-        np.maximum(ends, _ends(piece, data, first, last), out=ends)
+        np.maximum(ends, _ends(piece, data, words), out=ends)
     before = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
     chosen = np.flatnonzero((ends > before) & (ends - np.arange(len(ends)) >= min_words))
-    return [_span(pieces, data, int(first[word]), int(last[ends[word] - 1]), int(ends[word] - word), documents) for word in chosen.tolist()]
+    return [_span(pieces, data, words, word, int(ends[word]), documents) for word in chosen.tolist()]
 
 
-def _ends(piece: TextPiece, data: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def _ends(piece: TextPiece, data: np.ndarray, words: TextWords) -> np.ndarray:
     """Returns for each word one more than the last word of the longest match that begins there: int64 [words]. No match: the word itself."""
-    reached, none = np.empty(len(first), np.int64), np.empty(0, np.int64)
-    compiled(_reached)(data, first, piece.text, piece.order, reached)
-    ends = np.searchsorted(last, reached, "right")  # the words that the matching bytes hold; the last one can go on in the documents
+    reached, none = np.empty(len(words.first), np.int64), np.empty(0, np.int64)
+    compiled(_reached)(data, words.first, piece.text, piece.order, reached)
+    ends = np.searchsorted(words.last, reached, "right")  # the words that the matching bytes hold; the last one can go on in the documents
     whole = False
     for word, end in enumerate(ends.tolist()):
         if not (whole and end == ends[word - 1]):  # else it is a part of the match before
-            whole = end <= word or _occurrences(piece, data, int(first[word]), int(last[end - 1]), none) > 0
+            whole = end <= word or _occurrences(piece, data, words, word, end, none) > 0
         if not whole:
-            ends[word] -= 1  # what separates the words before is in the matching bytes
+            ends[word] -= 1  # the character after the words before, which ends them, is in the matching bytes
     return ends
 
 
-def _occurrences(piece: TextPiece, data: np.ndarray, start: int, end: int, places: np.ndarray) -> int:
-    """Returns how often a span occurs in a piece, and fills `places` with the first occurrences in the order of the array."""
-    return int(compiled(_count)(data, start, end, piece.text, piece.order, folding().table, places))
+def _occurrences(piece: TextPiece, data: np.ndarray, words: TextWords, word: int, end: int, places: np.ndarray) -> int:
+    """Returns how often a span occurs in a piece, and fills `places` with the first occurrences in the order of the array.
+
+    Args:
+        piece: what is searched.
+        data: the text.
+        words: its words.
+        word: the first word of the span.
+        end: the word after it.
+        places: int64, where occurrences are written.
+    """
+    span, alone = data[int(words.first[word]) : int(words.last[end - 1])], bool(words.alone[end - 1])
+    return int(compiled(_count)(span, alone, piece.text, piece.order, character_classes(), places))
 
 
-def _span(pieces: Sequence[TextPiece], data: np.ndarray, start: int, end: int, words: int, documents: int) -> VerbatimSpan:
-    """Returns a span with the number of its occurrences and the first documents that are found."""
+def _span(pieces: Sequence[TextPiece], data: np.ndarray, words: TextWords, word: int, end: int, documents: int) -> VerbatimSpan:
+    """Returns the span of words from `word` up to `end` with the number of its occurrences and the first documents that are found."""
     count = 0
     found: dict[UUID, Occurrence] = {}
     places = np.empty(PLACES_READ if documents else 0, np.int64)
     for number, piece in enumerate(pieces):
-        own = _occurrences(piece, data, start, end, places)
+        own = _occurrences(piece, data, words, word, end, places)
         count += own
         for place in places[:own].tolist():
             if len(found) == documents:
@@ -114,7 +123,7 @@ def _span(pieces: Sequence[TextPiece], data: np.ndarray, start: int, end: int, w
             row = int(np.searchsorted(piece.starts, place, "right")) - 1
             doc_id, begin = UUID(bytes=piece.ids[row].tobytes()), int(piece.starts[row])
             found.setdefault(doc_id, Occurrence(doc_id, place - begin, int(piece.starts[row + 1]) - begin - 1, number))
-    return VerbatimSpan(start, end, words, count, tuple(found.values()))
+    return VerbatimSpan(int(words.first[word]), int(words.last[end - 1]), end - word, count, tuple(found.values()))
 
 
 def _reached(query, first, text, order, reached):  # type: ignore[no-untyped-def]
@@ -136,23 +145,23 @@ def _reached(query, first, text, order, reached):  # type: ignore[no-untyped-def
         reached[word] = begin + max(common_low, common_high)
 
 
-def _count(query, start, end, text, order, table, places):  # type: ignore[no-untyped-def]
+def _count(span, alone, text, order, classes, places):  # type: ignore[no-untyped-def]
     """Returns how often a span occurs where a word ends after it, and fills `places` with the first ones. Kernel.
 
-    The occurrences of its bytes are one range of the array. In it, those that go on with the same character are one range, too.
+    The occurrences of its bytes are one range of the array. In it, those that go on with the same character are one range, too. alone:
+    whether its last word is a character of a script without spaces, which no letter continues.
     """
-    low, top, common_low, common_top = 0, len(order), start, start
+    low, top, common_low, common_top, length = 0, len(order), 0, 0, len(span)
     while low < top:  # the first one that is not smaller
         middle = (low + top) // 2
-        at, place = np.int64(order[middle]) - start, min(common_low, common_top)
-        while place < end and text[at + place] == query[place]:
+        at, place = np.int64(order[middle]), min(common_low, common_top)
+        while place < length and text[at + place] == span[place]:
             place += 1
-        if place < end and text[at + place] < query[place]:
+        if place < length and text[at + place] < span[place]:
             low, common_low = middle + 1, place
         else:
             top, common_top = middle, place
-    count, length = 0, end - start
-    more = common_top == end
+    count, more = 0, common_top == length
     while more:  # each turn is a range with the same next character, that starts at `low`
         at = np.int64(order[low]) + length
         code, width = np.uint32(text[at]), 1
@@ -173,26 +182,26 @@ def _count(query, start, end, text, order, table, places):  # type: ignore[no-un
             code = (code & np.uint32(0x1F)) << np.uint32(6) | np.uint32(text[at + 1] & 0x3F)
             width = 2
         inside, outside, step = low, len(order), 1  # the last one known to be in the range, the first one known to be after it
-        common = start  # the bytes of the query up to here are those of `outside`, too
+        common = 0  # the bytes of the span up to here are those of `outside`, too
         while outside - inside > 1:
             middle = inside + step if outside == len(order) and inside + step < outside else (inside + outside) // 2
-            other, place = np.int64(order[middle]) - start, common
-            while place < end and text[other + place] == query[place]:
+            other, place = np.int64(order[middle]), common
+            while place < length and text[other + place] == span[place]:
                 place += 1
-            same = place == end
+            same = place == length
             for k in range(width):
-                same = same and text[other + end + k] == text[at + k]
+                same = same and text[other + length + k] == text[at + k]
             if same:
-                inside = middle
-                step *= 2
+                inside, step = middle, step * 2
             else:
                 outside, common = middle, place
-        if text[at] == 0xFF or table[code] & np.uint32(3) == 0:
+        kind = classes[code] if text[at] != 0xFF else SEPARATES
+        if kind in (SEPARATES, ALONE) or (kind == LETTER and alone):
             for k in range(low, outside):
                 if count + k - low >= len(places):
                     break
                 places[count + k - low] = order[k]
             count += outside - low
         low = outside
-        more = outside < len(order) and common == end
+        more = outside < len(order) and common == length
     return count

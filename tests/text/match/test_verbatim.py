@@ -13,18 +13,40 @@ import pytest
 from stages.text.match.suffix_array import TextPiece, build_piece, open_piece
 from stages.text.match.verbatim import VerbatimSpan, longest_spans
 
-ALPHABET = ("a", "b", "ab", "é", "e\u0301", "ж", "漢", "𝒳", "x_1", "7")
+ALPHABET = ("a", "b", "ab", "é", "e\u0301", "ж", "𝒳", "x_1", "7")
 BETWEEN = (" ", " ", " ", ", ", "\n", "  ", "'", "…", "\u00a0", "\0", "😀")
+SPACELESS = ("漢", "字", "𠀀", "か", "が", "か\u3099", "ス", "ー", "กำ", "น้ำ", "ที่", "ພ", "ភ្ញ", "မြ")
+"""Han, kana with a combining mark, Thai, Lao, Khmer and Burmese with marks above and below."""
+WITHOUT_SPACES = ("CJK UNIFIED", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""How the names of their characters begin."""
 
 
 def in_word(character: str) -> bool:
-    return character == "_" or character.isalnum() or unicodedata.category(character)[0] == "M"
+    return character == "_" or character.isalnum() or is_mark(character)
+
+
+def is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] == "M"
+
+
+def is_spaceless(text: str, at: int) -> bool:
+    """Whether a character, or the one that the marks up to it stand on, is of a script without spaces."""
+    while at and is_mark(text[at]) and in_word(text[at - 1]):
+        at -= 1
+    return not is_mark(text[at]) and unicodedata.name(text[at], "").startswith(WITHOUT_SPACES)
+
+
+def is_border(text: str, at: int) -> bool:
+    """Whether no word goes on from the character before to this one."""
+    if at in (0, len(text)) or not in_word(text[at - 1]) or not in_word(text[at]):
+        return True
+    return not is_mark(text[at]) and (is_spaceless(text, at - 1) or is_spaceless(text, at))
 
 
 def words(text: str) -> list[tuple[int, int]]:
     """Returns begin and end of each word, in characters."""
-    bounds = [at for at in range(len(text) + 1) if (at < len(text) and in_word(text[at])) != (at > 0 and in_word(text[at - 1]))]
-    return list(zip(bounds[::2], bounds[1::2], strict=True))
+    begins = [at for at in range(len(text)) if in_word(text[at]) and is_border(text, at)]
+    return [(at, next(end for end in range(at + 1, len(text) + 1) if is_border(text, end))) for at in begins]
 
 
 def count(texts: Sequence[str], span: str) -> int:
@@ -33,8 +55,7 @@ def count(texts: Sequence[str], span: str) -> int:
     for text in texts:
         at = text.find(span)
         while at >= 0:
-            end = at + len(span)
-            found += not (at and in_word(text[at - 1])) and not (end < len(text) and in_word(text[end]))
+            found += is_border(text, at) and is_border(text, at + len(span))
             at = text.find(span, at + 1)
     return found
 
@@ -71,13 +92,18 @@ def said(found: Sequence[VerbatimSpan], query: str) -> list[tuple[str, int]]:
     return [(query.encode()[span.start : span.end].decode(), span.count) for span in found]
 
 
+@pytest.mark.parametrize("spaceless", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_spans_and_counts_are_those_of_a_scan(tmp_path: Path, seed: int) -> None:
-    """Catches: a wrong end of a range, a border in the middle of a character, a match across documents, a span inside another one."""
+def test_spans_and_counts_are_those_of_a_scan(tmp_path: Path, seed: int, spaceless: bool) -> None:
+    """Catches: a wrong end of a range, a border in the middle of a character, a match across documents, a span inside another one.
+
+    spaceless: scripts with and without spaces in one text, mostly with nothing between; else words between separators.
+    """
     draw = random.Random(seed)
+    alphabet, between = ((*ALPHABET[:5], *SPACELESS), (*[""] * 20, *BETWEEN)) if spaceless else (ALPHABET, BETWEEN)
 
     def text(length: int) -> str:
-        return "".join(draw.choice(ALPHABET) + draw.choice(BETWEEN) for _ in range(length))[draw.randrange(2) :]
+        return "".join(draw.choice(alphabet) + draw.choice(between) for _ in range(length))[draw.randrange(2) :]
 
     pieces = [[text(draw.randrange(30)).strip(draw.choice((" ", "\0"))) for _ in range(6)] for _ in range(draw.randrange(1, 4))]
     pieces[0].append(pieces[0][0])  # equal content
@@ -117,6 +143,18 @@ def test_a_long_query_ends(tmp_path: Path) -> None:
     made = indexed(tmp_path, [["a " * 3000 + "as"]])
     found = spans(made, "a " * 5000, 2, 1)
     assert {(span.words, span.count) for span in found} == {(3000, 1)} and len(found) == 2001
+
+
+def test_a_sentence_without_spaces_is_found_in_a_longer_one(tmp_path: Path) -> None:
+    """Catches: a whole sentence as one word; a mark taken for a word; a letter after such a character that would continue it."""
+    made = indexed(tmp_path, [["我们今天去北京看朋友。", "昨天他们去北京看电影", "ที่นี่มีน้ำ", "去北京abc", "abc去北京"]])
+    assert said(spans(made, "她说去北京看朋友了", 3), "她说去北京看朋友了") == [("去北京看朋友", 1)]
+    assert said(spans(made, "去北京", 3), "去北京") == [("去北京", 4)]
+    assert said(spans(made, "ab去北京看", 3), "ab去北京看") == [("去北京看", 2)]
+    assert said(spans(made, "abc去北京", 4), "abc去北京") == [("abc去北京", 1)] and not spans(made, "bc去", 2)
+    (thai,) = spans(made, "นี่มีน้ำ", 1)
+    assert (thai.words, thai.count) == (4, 1), "sara am is a letter; the other vowels and the tones are marks on the consonants"
+    assert not spans(made, "ท", 1), "the mark on it continues it"
 
 
 def test_planted_spans_are_counted(tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""The page that says where a text comes from: its longest spans in the documents of a run, and the texts that the run's models wrote.
+
+It shows what `loam trace --text` prints. A text that a model wrote has a link that fills it in.
+Limit: the text is a part of the address, as the other choices of a page are, so it is in the browser's history. MOST_CHARS bounds the address.
+Cost: that of stages/queries/tracing/trace_text.py, per request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dashboards.data import MOST_RUNS, WrittenText, chosen_run, written_texts
+from dashboards.page import DashboardPage, PageContent, PageVisit
+from stages.core.contract.errors import LoamError, RecipeError
+from stages.queries.lineage import RunRow, run_rows
+from stages.queries.tracing.trace_lines import became, listed
+from stages.queries.tracing.trace_start import Start, start
+from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, index_folder, trace_text
+
+MOST_CHARS = 4096
+"""Characters of a text. In an address a character takes up to 12 bytes, and the server accepts 64 KiB."""
+MOST_WORDS = 1000
+"""Largest value of the shortest span."""
+MOST_SPANS = 100
+"""Spans that the page shows. A text that repeats itself can have as many as words."""
+MORE = "`loam trace --text TEXT --json` names all"
+TEMPLATE = """
+{% set chosen = content.chosen %}
+<h2 id="text">Where does this text come from?</h2>
+{% if not chosen %}<p>No run is recorded yet. Start one with <code>loam run tiny</code>.</p>{% else %}
+<form action="/trace" method="get">
+<p><label>Documents of the run <select name="run">{% for run in content.runs %}<option value="{{ run.run_id }}"
+{%- if run.run_id == chosen.run_id %} selected{% endif %}>{{ run.alias }}{% if run.name %} ({{ run.name }}){% endif %}</option>{% endfor %}</select></label></p>
+<p><textarea name="text" rows="8" maxlength="{{ content.most_chars }}" aria-label="Text" style="width: 100%">
+{{ content.text }}</textarea></p>
+<p><label>Shortest span (words) <input type="number" name="min_words" min="1" max="{{ content.most_words }}" value="{{ content.min_words }}"></label>
+<button>Find</button> <span class="soft">Up to {{ content.most_chars }} characters.</span></p>
+</form>
+{% if content.problem %}<p class="bad">{{ content.problem }}</p>{% endif %}
+{% if content.origin %}<h2 id="spans">Spans</h2>
+<p class="soft">The longest spans that are verbatim in the documents that {{ content.origin.alias }} was made from. Spans can overlap.</p>
+{% for span in content.spans %}<h3>{{ "{:,}".format(span.words) }} words, {{ "{:,}".format(span.count) }} time{{ 's' if span.count != 1 }} in the documents</h3>
+<pre>
+{{ span.text }}</pre>
+<div class="wide"><table><thead><tr><th>document</th><th>URL</th><th>sequences</th><th>became</th></tr></thead><tbody>
+{% for one in span.documents %}<tr><td>{{ one.doc_id }}</td><td>{{ one.url or '' }}</td><td>{{ content.sequences(one) }}</td>
+<td>{{ content.became(one) }}</td></tr>{% endfor %}</tbody></table></div>
+{% else %}<p>No {{ content.min_words }} words of it in a row are in the documents.</p>{% endfor %}
+{% if content.left_out %}<p>{{ "{:,}".format(content.left_out) }} more spans are not shown; {{ content.more }}.</p>{% endif %}{% endif %}
+{% if content.written %}<h2 id="samples">What the models of {{ chosen.alias }} wrote</h2>
+<div class="wide"><table><thead><tr><th>node</th><th class="number">step</th><th>prompt</th><th>text</th><th></th></tr></thead><tbody>
+{% for one in content.written %}<tr><td>{{ one.node }}</td><td class="number">{{ one.step }}</td><td>{{ one.prompt }}</td><td>{{ one.text }}</td>
+<td><a href="/trace?run={{ chosen.run_id|urlencode }}&amp;min_words={{ content.min_words }}&amp;text={{ one.text[:content.most_chars]|urlencode }}">where
+from?</a></td></tr>
+{% endfor %}</tbody></table></div>{% endif %}
+{% endif %}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceContent(PageContent):
+    """The values of the page.
+
+    Attributes:
+        runs: The runs to choose from.
+        chosen: The run that is asked; None if there is no run.
+        text: The text that is looked for, with one character per line break.
+        min_words: The shortest span, in words.
+        problem: Why there is no answer; empty if there is one, or no text.
+        origin: What the answer starts from; None without an answer.
+        spans: The first spans of the answer.
+        left_out: Number of the other spans.
+        written: What the models of the run wrote.
+        most_chars: Limit of the text, in characters.
+        most_words: Limit of min_words.
+        more: What names all that the page leaves out.
+    """
+
+    runs: Sequence[RunRow] = ()
+    chosen: RunRow | None = None
+    text: str = ""
+    min_words: int = MIN_WORDS
+    problem: str = ""
+    origin: Start | None = None
+    spans: Sequence[TextSpan] = ()
+    left_out: int = 0
+    written: Sequence[WrittenText] = ()
+    most_chars: int = MOST_CHARS
+    most_words: int = MOST_WORDS
+    more: str = MORE
+
+    @staticmethod
+    def became(document: SpanDocument) -> str:
+        """Returns what became of a span in a document, as `loam trace` says it."""
+        return became(document, MORE)
+
+    @staticmethod
+    def sequences(document: SpanDocument) -> str:
+        """Returns the training sequences of a span in a document."""
+        return listed(document.sequences, MORE)
+
+
+def content(visit: PageVisit) -> TraceContent:
+    """Returns the answer for the parameters `run` (the newest run if it is empty or unknown), `text` and `min_words`."""
+    runs = run_rows(visit.home)
+    if not runs:
+        return TraceContent()
+    chosen = chosen_run(runs, visit.parameters.get("run", ""))
+    asked = TraceContent(
+        runs=runs[:MOST_RUNS] if chosen in runs[:MOST_RUNS] else [*runs[:MOST_RUNS], chosen],
+        chosen=chosen,
+        text=visit.parameters.get("text", "").replace("\r\n", "\n"),  # a browser sends every line break of a form as two characters
+        written=written_texts(visit.home, chosen["run_id"]),
+    )
+    try:
+        return _answered(visit, chosen["run_id"], replace(asked, min_words=_min_words(visit.parameters.get("min_words", ""))))
+    except LoamError as error:  # the form and the texts stay on the page
+        return replace(asked, problem=str(error))
+
+
+def _answered(visit: PageVisit, run: str, asked: TraceContent) -> TraceContent:
+    """Returns the content with the spans of its text; without a text, as it is.
+
+    Args:
+        visit: The request.
+        run: Id of the run.
+        asked: What is asked.
+
+    Raises:
+        RecipeError: The text is too long, or the documents of the run have no index, also if there is no text yet.
+    """
+    if len(asked.text) > MOST_CHARS:
+        what = f"The text has {len(asked.text):,} characters; this page takes at most {MOST_CHARS:,}."
+        raise RecipeError(what, do="Give a shorter part of it, or use `loam trace --text TEXT`.")
+    of = start(visit.home, run)
+    index_folder(visit.home, of)
+    if not asked.text.strip():
+        return asked
+    spans = trace_text(visit.home, of, asked.text, asked.min_words)
+    return replace(asked, origin=of, spans=spans[:MOST_SPANS], left_out=max(0, len(spans) - MOST_SPANS))
+
+
+def _min_words(given: str) -> int:
+    """Returns the parameter `min_words` as a number; the default if it is empty.
+
+    Raises:
+        RecipeError: It is not a number from 1 to MOST_WORDS.
+    """
+    if not given:
+        return MIN_WORDS
+    if not (given.isascii() and given.isdigit() and len(given) <= len(str(MOST_WORDS)) and 1 <= int(given) <= MOST_WORDS):
+        raise RecipeError("The shortest span is not a number of words.", where="min_words", do=f"Give a number from 1 to {MOST_WORDS}.")
+    return int(given)
+
+
+PAGE = DashboardPage("/trace", "Where does this text come from?", TEMPLATE, content)
