@@ -2,7 +2,8 @@
 
 Guarantee: the hash value of a record depends only on the seed, the purpose and the record's own key. So adding records never changes the
 choice among the others, and two purposes (validation, a sample for the tokenizer) choose independently.
-Cost: one BLAKE2b per record. `hash_values` computes many of them in compiled code, several times as fast as hashlib one by one.
+Cost: one BLAKE2b per record, half a microsecond by hashlib. `hash_values` computes more than FEW of them in compiled code, several times as
+fast, after half a second to load numba.
 Source: RFC 7693 for BLAKE2b.
 """
 
@@ -22,6 +23,8 @@ DIGEST_BYTES = 8
 BLOCK_BYTES = 128
 LANES = 64  # records that the kernel mixes at a time, so that its inner loop becomes vector instructions
 CHUNK = 1 << 18  # records that are copied at a time
+FEW = 1 << 16
+"""Up to so many records, hashlib takes less time than the load of numba. It changes no value."""
 START = (
     0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
     0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
@@ -55,6 +58,23 @@ def hash_values(seed: int, purpose: str, keys: np.ndarray) -> np.ndarray:
     if not 0 < size <= BLOCK_BYTES:
         raise ValueError(f"hash_values takes keys of 1 to {BLOCK_BYTES} bytes, not {size}; hash longer ones with hash_value.")
     secret = _secret(seed, purpose)
+    return _few_hash_values(secret, keys) if records <= FEW else _many_hash_values(secret, keys)
+
+
+def _few_hash_values(secret: bytes, keys: np.ndarray) -> np.ndarray:
+    """Returns `hash_values` by hashlib, one record at a time."""
+    begun = blake2b(digest_size=DIGEST_BYTES, key=secret)  # the block of the secret is hashed once
+    digests = bytearray()
+    for key in keys:
+        one = begun.copy()
+        one.update(key.tobytes())
+        digests += one.digest()
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
+
+
+def _many_hash_values(secret: bytes, keys: np.ndarray) -> np.ndarray:
+    """Returns `hash_values` by the compiled kernel, CHUNK records at a time."""
+    records, size = keys.shape
     first = np.zeros((1, BLOCK_BYTES), np.uint8)
     first[0, : len(secret)] = list(secret)
     state = np.array(START, np.uint64)
