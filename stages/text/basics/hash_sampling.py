@@ -88,6 +88,47 @@ def _many_hash_values(secret: bytes, keys: np.ndarray) -> np.ndarray:
     return found.byteswap()
 
 
+def hash_order(numbers: np.ndarray) -> np.ndarray:
+    """Returns the order that sorts hash values and keeps equal ones in place, int64 [records].
+
+    Hash values are uniform: their highest bits divide them into parts of about 32, and an insertion sort does the rest in the cache of the
+    processor. Other numbers would be sorted as well, but slowly.
+
+    Args:
+        numbers: Hash values, uint64 [records].
+    """
+    if len(numbers) <= FEW:
+        return np.argsort(numbers, kind="stable")
+    shift = np.uint64(64 - max(len(numbers).bit_length() - 5, 1))
+    sizes = np.bincount((numbers >> shift).astype(np.int64))
+    order, found = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.uint64)
+    compiled(_sort_uniform)(numbers, shift, np.cumsum(sizes) - sizes, order, found)
+    return order
+
+
+def _sort_uniform(numbers: np.ndarray, shift: np.uint64, places: np.ndarray, order: np.ndarray, found: np.ndarray) -> None:
+    """Sorts uniform numbers.
+
+    Args:
+        numbers: uint64 [n].
+        shift: By how many bits a number is shifted to give its part.
+        places: How many numbers are in the parts before, int64; changes.
+        order: Becomes the order, int64 [n].
+        found: Becomes the sorted numbers, uint64 [n].
+    """
+    for number in range(len(numbers)):
+        part = numbers[number] >> shift
+        at = places[part]
+        order[at], found[at] = number, numbers[number]
+        places[part] = at + 1
+    for number in range(1, len(numbers)):
+        value, index, at = found[number], order[number], number
+        while at and found[at - 1] > value:
+            found[at], order[at] = found[at - 1], order[at - 1]
+            at -= 1
+        found[at], order[at] = value, index
+
+
 def key_bytes(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
     """Returns the bytes of an Arrow array of equally long keys without nulls, uint8 [records, bytes of a key], without a copy."""
     size = ids.type.byte_width
