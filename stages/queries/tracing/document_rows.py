@@ -41,9 +41,8 @@ def decisions_of(query: QueryFunction, of: Start, doc_id: str) -> list[Decision]
         return []
     documents = _of_nodes(of, PIPELINE)
     if documents:
-        files = query(f"SELECT DISTINCT file FROM decisions WHERE {in_files(documents[:1])} AND doc_id = ?::UUID", [documents[0], doc_id])[
-            1
-        ]
+        sql = "SELECT DISTINCT file FROM decisions WHERE contains(file, ?) AND doc_id = ?::UUID"
+        files = query(sql, [documents[0], doc_id])[1]
         if len(files) == 1:
             name = _file_name(files[0][0])
             others = [path for path in of.judged if path not in documents]
