@@ -1,4 +1,4 @@
-"""`make bench`: every comparison of the data stages in one table, then training, then the record at scale.
+"""`make bench`: every comparison of the data stages in one table, then training, then the record and traces at scale.
 
 The data stages need real data (tests/made/real.py). Training has tables of its own (tests/bench/train).
 """
@@ -23,7 +23,7 @@ def main() -> int:
     else:
         print("there is no real data on this machine: the data stages are left out")
     print(probe(), flush=True)
-    parts = ("tests.bench.train", "tests.bench.index")
+    parts = ("tests.bench.train", "tests.bench.index", "tests.bench.bench_trace")
     codes = [subprocess.run([sys.executable, "-m", part], check=False).returncode for part in parts]
     return int(any(codes))
 

@@ -1,9 +1,9 @@
 """mix at scale: made documents of lognormal length, held out, planned, cut into blocks and packed, beside nanochat's best-fit-crop.
 
 `python -m tests.bench.bench_mix --documents 10000000`: prints, for one epoch and for sources of unequal size with up to four epochs, seconds
-per part, the most memory beyond the documents' own arrays, how full the sequences are and how many tokens are left out. nanochat's loader is
-written here from its scripts (nanochat/dataloader.py: best fit from a buffer of documents, and a crop where none fits), since it reads its
-own files. It runs over at most 200,000 documents.
+of the processor per part (mix has one thread), the most memory beyond the documents' own arrays, how full the sequences are and how many
+tokens are left out. nanochat's loader is written here from its scripts (nanochat/dataloader.py: best fit from a buffer of documents, and a
+crop where none fits), since it reads its own files. It runs over at most 200,000 documents.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def measured(documents: int, repeated: bool) -> dict[str, str]:
     settings: dict[str, object] = {"seq_len": SEQ_LEN}
     if repeated:
         settings |= {"total_tokens": int(spans.length.sum()), "weights": dict.fromkeys("abcd", 1.0), "over_max_epochs": "redistribute"}
-    clock = time.perf_counter()
+    clock = time.process_time()
     plan = plan_mixture(Mix.model_validate(settings), spans, {}, 1)
-    planned = time.perf_counter() - clock
+    planned = time.process_time() - clock
     _packed_phases(plan, 1, lambda *_: None)
-    total = time.perf_counter() - clock
+    total = time.process_time() - clock
     del plan
     tracemalloc.start()  # once more for the memory: numpy reports its arrays, which takes time
     plan = plan_mixture(Mix.model_validate(settings), spans, {}, 1)
@@ -67,14 +67,14 @@ def measured(documents: int, repeated: bool) -> dict[str, str]:
 def cropped(documents: int) -> dict[str, str]:
     """Returns the row of nanochat's loader: rows of SEQ_LEN + 1 tokens; where no document of the buffer fits, the shortest one is cropped."""
     lengths = made(documents).length.tolist()
-    clock, rest, buffer = time.perf_counter(), iter(lengths), []
+    clock, rest, buffer = time.process_time(), iter(lengths), []
     lost = trained = rows = 0
     while True:
         room = SEQ_LEN + 1
         while room:
             buffer += [length for _, length in zip(range(BUFFER - len(buffer)), rest, strict=False)]
             if len(buffer) < BUFFER:
-                seconds = time.perf_counter() - clock
+                seconds = time.process_time() - clock
                 return {
                     "what": "nanochat, best-fit-crop", "documents": f"{documents:,}", "plan s": "", "cut and pack s": f"{seconds:.2f}",
                     "GiB beyond": "", "full": "100%", "left out": f"{lost:,} ({lost / (lost + trained):.1%})",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.pipeline import pipeline
+from flows.pipeline import pipeline, stage_of
 from stages.core.contract.environment import environment
 
 SHARED_BY = {"crawl": 20, "benchmarks": 20, "conversations": 20, "preferences": 20, "extract": 20} | dict.fromkeys(
@@ -49,7 +49,7 @@ def make_home(home: Path, artifacts: int, rows: int, first_run: int = 0, seed: i
     deciding = sum(node in DECIDES for _, node in planned)
     per_file = rows // deciding if deciding else 0
     draw = np.random.default_rng([seed, first_run])
-    template = {node.name: _template(node.name) for node in shape}
+    texts = {node.name: template(node.name) for node in shape}
     inputs = {node.name: node.inputs for node in shape}
     written = 0
     for run, node in planned:
@@ -62,11 +62,11 @@ def make_home(home: Path, artifacts: int, rows: int, first_run: int = 0, seed: i
             _write_spans(folder, run)
         elif node == "pretrain":
             _write_steps(folder)
-        _write_manifest(folder, run, node, inputs[node], template[node])
+        write_manifest(folder, run, node, inputs[node], texts[node])
     last = planned[-1][0] if planned else first_run
     for run in range(first_run, last + 1):
         names = [node.name for node in shape]
-        _write_run(home, run, names[: names.index(planned[-1][1]) + 1] if run == last else names)
+        write_run(home, run, names[: names.index(planned[-1][1]) + 1] if run == last else names)
     return Made(len(planned), last + 1 - first_run, written, deciding)
 
 
@@ -102,8 +102,9 @@ def _run_id(run: int) -> str:
     return f"20260101-{run:06d}-made-0000"
 
 
-def _template(node: str) -> str:
+def template(node: str) -> str:
     """A manifest of a node as text, with @…@ where artifacts differ."""
+    tables = next({table.name: table.view for table in stage_of(one).tables} for one in pipeline() if one.name == node)
     config = {f"setting_{i}": [0.25 * i, f"value {i}", True] for i in range(20)}
     record: dict[str, Any] = {
         "node": node, "stage": node.partition("@")[0], "kind": "documents", "key": "@key@", "digest": "@digest@", "identity": [],
@@ -113,7 +114,7 @@ def _template(node: str) -> str:
         "record_counts": {"unit": "documents", "rows_in": 1000, "kept": 800, "changed": 100, "dropped": {"language": 60, "short": 40},
                   "chars_in": 900000, "chars_out": 700000, "chars_removed": 1000, "chars_dropped": {"language": 150000, "short": 49000}},
         "summary": {f"metric_{i}": 0.5 + i for i in range(8)},
-        "files": "@files@", "tables": {"decisions": "decisions", "sequence_spans": "sequence_spans", "steps": "steps"}, "bytes": 123456, "run_id": "@run@",
+        "files": "@files@", "tables": tables, "bytes": 123456, "run_id": "@run@",
         "code": {"commit": "0" * 40, "dirty": "", "stage": hashlib.sha256(node.encode()).hexdigest()},
         "runtime": {"workers": 1, "gpus": 0}, "environment": environment(("duckdb", "pyarrow")),
         "started": STARTED, "ended": STARTED, "alias": "@alias@",
@@ -121,7 +122,8 @@ def _template(node: str) -> str:
     return json.dumps(record, indent=1)
 
 
-def _write_manifest(folder: Path, run: int, node: str, inputs: dict[str, str], template: str) -> None:
+def write_manifest(folder: Path, run: int, node: str, inputs: Mapping[str, str], text: str) -> None:
+    """Writes a manifest for the files of a folder. text: as `template` returns it."""
     key = folder.name
     full = _key(node, run)
     parents = {
@@ -131,7 +133,7 @@ def _write_manifest(folder: Path, run: int, node: str, inputs: dict[str, str], t
     found = sorted(p for p in folder.rglob("*.parquet"))
     files = [{"path": p.relative_to(folder).as_posix(), "bytes": p.stat().st_size, "sha256": full} for p in found]
     files += [{"path": f"part-{i}.bin", "bytes": 1000, "sha256": full} for i in range(2)]
-    text = template.replace("@key@", full).replace("@digest@", full[::-1]).replace("@run@", _run_id(run))
+    text = text.replace("@key@", full).replace("@digest@", full[::-1]).replace("@run@", _run_id(run))
     text = text.replace("@alias@", f"{node}-{run // SHARED_BY.get(node, 1) + 1}").replace('"@inputs@"', json.dumps(parents))
     text = text.replace('"@digests@"', json.dumps({role: p["digest"] for role, p in parents.items()})).replace(
         '"@files@"', json.dumps(files)
@@ -140,7 +142,8 @@ def _write_manifest(folder: Path, run: int, node: str, inputs: dict[str, str], t
     (folder / "manifest.json").write_text(text)
 
 
-def _write_run(home: Path, run: int, nodes: list[str]) -> None:
+def write_run(home: Path, run: int, nodes: list[str]) -> None:
+    """Writes the record of a run that has these nodes."""
     folder = home / "runs" / _run_id(run)
     folder.mkdir(parents=True)
     record = {

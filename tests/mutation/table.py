@@ -125,6 +125,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "queries/what_if": ("tests/queries/test_what_if.py",),
     "queries/tracing/trace_start": ("tests/queries/test_trace_start.py", "tests/queries/test_trace_continued.py", "tests/queries/test_trace.py"),
     "queries/tracing/trace": ("tests/queries/test_trace_continued.py", "tests/queries/test_lineage.py", "tests/queries/test_compare.py"),
+    "queries/tracing/document_rows": ("tests/queries/test_document_rows.py", "tests/queries/test_trace_continued.py"),
     "queries/tracing/drop_evidence": ("tests/queries/test_trace_evidence.py", "tests/queries/test_trace_hostile.py"),
     "queries/tracing/rule_thresholds": ("tests/queries/test_rule_thresholds.py", "tests/queries/test_trace_evidence.py"),
     "queries/tracing/trace_lines": ("tests/queries/test_trace_hostile.py", "tests/queries/test_trace_evidence.py"),

@@ -18,10 +18,11 @@ from uuid import UUID
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.decision import Decision
+from stages.queries.tracing.document_rows import decisions_of, in_files, naming_all, spans_of
 from stages.queries.tracing.drop_evidence import evidence
 from stages.queries.tracing.outcomes import outcome_of
-from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start, start
-from stages.queries.tracing.traced import BatchRow, SequenceRow, SequenceSpan, TokenSpan, TracedDocument, TracedVerdict, TunedOn
+from stages.queries.tracing.trace_start import TUNING, Start, start
+from stages.queries.tracing.traced import BatchRow, SequenceRow, SequenceSpan, TracedDocument, TracedVerdict, TunedOn
 
 MAX_DIGITS = 19
 """Digits from which a number may not fit into 64 bits."""
@@ -43,8 +44,8 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
     """
     seen: list[str] = []
     condition = "starts_with(url, ?)" if url.endswith("%") else "url = ?"
-    if judged := list(dict.fromkeys(path for one in of.chain for path in one.judged)):
-        sql = f"SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(judged)} AND {condition} AND doc_id IS NOT NULL ORDER BY url, doc_id LIMIT 1000"
+    if judged := list(dict.fromkeys(path for one in of.chain for path in naming_all(one))):
+        sql = f"SELECT DISTINCT doc_id, url FROM decisions WHERE {in_files(judged)} AND {condition} AND doc_id IS NOT NULL ORDER BY url, doc_id LIMIT 1000"
         seen = [str(doc_id) for doc_id, _ in database.query(home, sql, [*judged, url.removesuffix("%")])[1]]
     if not seen:
         raise RecipeError(
@@ -110,7 +111,7 @@ def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
         home,
         "SELECT s.position, s.sequence, r.segment, r.doc_id::VARCHAR AS doc_id, d.url, r.source, r.length AS tokens FROM steps s "
         "JOIN sequence_spans r ON r.sequence = s.sequence AND r.part = 'train' AND contains(r.file, ?) "
-        f"LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE {_any(of.judged)}) d ON d.doc_id = r.doc_id "
+        f"LEFT JOIN (SELECT DISTINCT doc_id, url FROM decisions WHERE {in_files(of.judged)}) d ON d.doc_id = r.doc_id "
         "WHERE contains(s.file, ?) AND s.step = ? ORDER BY s.position, r.segment",
         [of.sequences(node), *of.judged, file, step],
     )
@@ -214,7 +215,7 @@ def urls_in(query: database.QueryFunction, judged: Sequence[str], doc_ids: Seque
     """Returns doc_id -> URL of documents. judged: path parts of the artifacts whose decisions count (`Start.judged`)."""
     if not judged or not doc_ids:
         return {}
-    sql = f"SELECT DISTINCT doc_id::VARCHAR, url FROM decisions WHERE {_any(judged)} AND url IS NOT NULL AND list_contains(?, doc_id::VARCHAR)"
+    sql = f"SELECT DISTINCT doc_id::VARCHAR, url FROM decisions WHERE {in_files(judged)} AND url IS NOT NULL AND list_contains(?, doc_id::VARCHAR)"
     return {str(doc_id): str(url) for doc_id, url in query(sql, [*judged, list(doc_ids)])[1]}
 
 
@@ -236,11 +237,6 @@ def _where(home: Path, of: Start) -> str:
     return f"{of.artifact} of {home}" + (f", without {', '.join(of.gone)}, which are not in this home" if of.gone else "")
 
 
-def _any(paths: Sequence[str]) -> str:
-    """Returns an SQL condition on `file` with one parameter per path."""
-    return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
-
-
 def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str) -> TracedDocument:
     """Returns a document. Where pretraining continued a checkpoint, its steps are those of the whole chain.
 
@@ -253,7 +249,7 @@ def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str)
     first: int | None = None  # of the steps of the runs that were already looked at
     for one in of.chain:
         recorded.append(_recorded(query, one, doc_id, first))
-        if file := one.of.get(("pretrain", "steps")):
+        if one.trunk and (file := one.of.get(("pretrain", "steps"))):
             first = query("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
     found = [document for document in recorded if document]
     if not found:
@@ -270,17 +266,10 @@ def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str)
 
 def _recorded(query: database.QueryFunction, of: Start, doc_id: str, before: int | None) -> TracedDocument | None:
     """Returns what one start recorded of a document; None for nothing. before: only steps below this one count; None: all."""
-    decisions: list[Decision] = []
-    if of.judged:
-        sql = f"SELECT * FROM decisions WHERE {_any(of.judged)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-        names, found = query(sql, [*of.judged, doc_id, [*PIPELINE, *DIALOGUES, *TUNING]])
-        decisions = [Decision.of_row(names, row) for row in found]
+    decisions = decisions_of(query, of, doc_id)
     if not decisions:
         return None
-    spans: tuple[TokenSpan, ...] = ()
-    if file := of.of.get(("encode", "spans")):
-        sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
-        spans = tuple(TokenSpan(*row) for row in query(sql, [file, doc_id])[1])
+    spans = spans_of(query, of, doc_id, decisions)
     sequences, steps = _seen(query, of, "pretrain", doc_id, before)
     tuned = tuple(TunedOn(node, *seen) for node in TUNING if (seen := _seen(query, of, node, doc_id, None))[0])
     verdicts = tuple(_verdict(query, decision) for decision in decisions)

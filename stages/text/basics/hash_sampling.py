@@ -2,7 +2,8 @@
 
 Guarantee: the hash value of a record depends only on the seed, the purpose and the record's own key. So adding records never changes the
 choice among the others, and two purposes (validation, a sample for the tokenizer) choose independently.
-Cost: one BLAKE2b per record. `hash_values` computes many of them in compiled code, several times as fast as hashlib one by one.
+Cost: one BLAKE2b per record, half a microsecond by hashlib. `hash_values` computes more than FEW of them in compiled code, several times as
+fast, after half a second to load numba.
 Source: RFC 7693 for BLAKE2b.
 """
 
@@ -22,6 +23,8 @@ DIGEST_BYTES = 8
 BLOCK_BYTES = 128
 LANES = 64  # records that the kernel mixes at a time, so that its inner loop becomes vector instructions
 CHUNK = 1 << 18  # records that are copied at a time
+FEW = 1 << 16
+"""Up to so many records, hashlib takes less time than the load of numba. It changes no value."""
 START = (
     0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
     0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
@@ -55,6 +58,23 @@ def hash_values(seed: int, purpose: str, keys: np.ndarray) -> np.ndarray:
     if not 0 < size <= BLOCK_BYTES:
         raise ValueError(f"hash_values takes keys of 1 to {BLOCK_BYTES} bytes, not {size}; hash longer ones with hash_value.")
     secret = _secret(seed, purpose)
+    return _few_hash_values(secret, keys) if records <= FEW else _many_hash_values(secret, keys)
+
+
+def _few_hash_values(secret: bytes, keys: np.ndarray) -> np.ndarray:
+    """Returns `hash_values` by hashlib, one record at a time."""
+    begun = blake2b(digest_size=DIGEST_BYTES, key=secret)  # the block of the secret is hashed once
+    digests = bytearray()
+    for key in keys:
+        one = begun.copy()
+        one.update(key.tobytes())
+        digests += one.digest()
+    return np.frombuffer(digests, ">u8").astype(np.uint64)
+
+
+def _many_hash_values(secret: bytes, keys: np.ndarray) -> np.ndarray:
+    """Returns `hash_values` by the compiled kernel, CHUNK records at a time."""
+    records, size = keys.shape
     first = np.zeros((1, BLOCK_BYTES), np.uint8)
     first[0, : len(secret)] = list(secret)
     state = np.array(START, np.uint64)
@@ -66,6 +86,47 @@ def hash_values(seed: int, purpose: str, keys: np.ndarray) -> np.ndarray:
         blocks[:, :size] = keys[at : at + CHUNK]
         found[at : at + CHUNK] = _compressed(state, blocks, BLOCK_BYTES + size, last=True, words=1)[0]
     return found.byteswap()
+
+
+def hash_order(numbers: np.ndarray) -> np.ndarray:
+    """Returns the order that sorts hash values and keeps equal ones in place, int64 [records].
+
+    Hash values are uniform: their highest bits divide them into parts of about 32, and an insertion sort does the rest in the cache of the
+    processor. Other numbers would be sorted as well, but slowly.
+
+    Args:
+        numbers: Hash values, uint64 [records].
+    """
+    if len(numbers) <= FEW:
+        return np.argsort(numbers, kind="stable")
+    shift = np.uint64(64 - max(len(numbers).bit_length() - 5, 1))
+    sizes = np.bincount((numbers >> shift).astype(np.int64))
+    order, found = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.uint64)
+    compiled(_sort_uniform)(numbers, shift, np.cumsum(sizes) - sizes, order, found)
+    return order
+
+
+def _sort_uniform(numbers: np.ndarray, shift: np.uint64, places: np.ndarray, order: np.ndarray, found: np.ndarray) -> None:
+    """Sorts uniform numbers.
+
+    Args:
+        numbers: uint64 [n].
+        shift: By how many bits a number is shifted to give its part.
+        places: How many numbers are in the parts before, int64; changes.
+        order: Becomes the order, int64 [n].
+        found: Becomes the sorted numbers, uint64 [n].
+    """
+    for number in range(len(numbers)):
+        part = numbers[number] >> shift
+        at = places[part]
+        order[at], found[at] = number, numbers[number]
+        places[part] = at + 1
+    for number in range(1, len(numbers)):
+        value, index, at = found[number], order[number], number
+        while at and found[at - 1] > value:
+            found[at], order[at] = found[at - 1], order[at - 1]
+            at -= 1
+        found[at], order[at] = value, index
 
 
 def key_bytes(ids: pa.FixedSizeBinaryArray) -> np.ndarray:

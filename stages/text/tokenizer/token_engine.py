@@ -86,12 +86,32 @@ def encode_as_defined(tokenizer: Tokenizer, texts: pa.StringArray) -> EncodedTex
 def without_special_tokens(text: str) -> str:
     """Returns a tokenizer.json in which no text is special: gigatoken has no switch like `encode_special_tokens`.
 
-    Tokens that were added but are not special stay, as that switch leaves them.
+    Tokens that were added but are not special stay, as that switch leaves them. Only the fields up to the last of the two that change are
+    parsed: tokenizers writes the vocabulary after them, and it is nearly the whole file.
+
+    Args:
+        text: The content of tokenizer.json, which tokenizers has read.
     """
-    described = json.loads(text)
-    described["added_tokens"] = [token for token in described["added_tokens"] if not token["special"]]
-    described["post_processor"] = None
-    return json.dumps(described)
+    read, changed, parts, copied = json.JSONDecoder().raw_decode, {"added_tokens", "post_processor"}, [], 0
+    at = _after_blanks(text, text.index("{") + 1)
+    while changed and text[at] != "}":
+        name, end = read(text, at)
+        begin = _after_blanks(text, end)
+        value, at = read(text, begin)
+        if name in changed:
+            changed.remove(name)
+            kept = [token for token in value if not token["special"]] if name == "added_tokens" else None
+            parts += [text[copied:begin], json.dumps(kept)]
+            copied = at
+        at = _after_blanks(text, at)
+    return "".join([*parts, text[copied:]])
+
+
+def _after_blanks(text: str, at: int) -> int:
+    """Returns where the next name, value or bracket of a JSON object begins."""
+    while text[at] in " \t\n\r,:":
+        at += 1
+    return at
 
 
 class _Gigatoken:

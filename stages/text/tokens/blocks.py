@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.text.basics.hash_sampling import hash_values, key_bytes
+from stages.text.basics.hash_sampling import hash_order, hash_values, key_bytes
 from stages.text.tokens.spans import Spans
 
 BLOCKS_PER_EPOCH = 4
@@ -53,27 +53,38 @@ def blocks_needed(phases: Sequence[Sequence[int]], available: Sequence[int]) -> 
 
 def stream_of(spans: Spans, documents: np.ndarray, seed: int) -> Stream:
     """Returns the stream of documents, in the order of their hash. Arguments: all documents, the indexes of those to use, the seed."""
-    order = documents[np.argsort(hash_values(seed, "stream", key_bytes(spans.doc_id)[documents]), kind="stable")]
+    order = documents[hash_order(hash_values(seed, "stream", key_bytes(spans.doc_id)[documents]))]
     return Stream(order, np.cumsum(spans.length[order]))
 
 
-def cut_stream(stream: Stream, begin: int, end: int) -> np.ndarray:
-    """Returns the slices (document, offset, length) from token `begin` to token `end` of a stream, epoch after epoch, int64 [n, 3]."""
+@dataclass(frozen=True)
+class _Cut:
+    """Consecutive documents of a stream, from token `low` of its epoch to token `high`.
+
+    Attributes:
+        stream: The stream.
+        first: Place of the first document in the stream.
+        stop: Place after the last document.
+        low: First token, counted from the beginning of the epoch.
+        high: Token after the last.
+    """
+
+    stream: Stream
+    first: int
+    stop: int
+    low: int
+    high: int
+
+
+def _cuts(stream: Stream, begin: int, end: int) -> Iterator[_Cut]:
+    """Yields what lies between token `begin` and token `end` of a stream, epoch after epoch."""
     epoch = int(stream.ends[-1]) if len(stream.ends) else 0
-    parts = []
     while begin < end:
         base = begin // epoch * epoch
         low, high = begin - base, min(end - base, epoch)
         first, last = int(np.searchsorted(stream.ends, low, side="right")), int(np.searchsorted(stream.ends, high, side="left"))
-        part = np.zeros((last + 1 - first, 3), np.int64)
-        part[:, 0] = stream.documents[first : last + 1]
-        np.minimum(stream.ends[first : last + 1], high, out=part[:, 2])
-        part[1:, 2] -= stream.ends[first:last]
-        part[0, 1] = low - (int(stream.ends[first - 1]) if first else 0)
-        part[0, 2] -= low
-        parts.append(part)
+        yield _Cut(stream, first, last + 1, low, high)
         begin = base + high
-    return _joined(parts)
 
 
 def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequence[int], blocks: int) -> Iterator[np.ndarray]:
@@ -89,9 +100,18 @@ def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequenc
         cuts = [
             (begin + count * block // blocks, begin + count * (block + 1) // blocks) for begin, count in zip(begins, tokens, strict=True)
         ]
-        yield _joined([cut_stream(stream, *cut) for stream, cut in zip(streams, cuts, strict=True)])
+        yield _slices([one for stream, cut in zip(streams, cuts, strict=True) for one in _cuts(stream, *cut)])
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Returns the rows of all parts, without a copy of a single one."""
-    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros((0, 3), np.int64), *parts])
+def _slices(cuts: Sequence[_Cut]) -> np.ndarray:
+    """Returns the slices (document, offset, length) of all cuts, int64 [n, 3]."""
+    slices, at = np.empty((sum(one.stop - one.first for one in cuts), 3), np.int64), 0
+    for one in cuts:
+        ends, part = one.stream.ends[one.first : one.stop], slices[at : at + one.stop - one.first]
+        part[:, 0], part[:, 1] = one.stream.documents[one.first : one.stop], 0
+        part[0, 1] = one.low - (int(one.stream.ends[one.first - 1]) if one.first else 0)
+        np.subtract(ends[1:], ends[:-1], out=part[1:, 2])
+        part[0, 2] = ends[0] - one.low
+        part[-1, 2] -= ends[-1] - one.high  # the last document may go on
+        at += len(part)
+    return slices

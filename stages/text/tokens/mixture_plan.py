@@ -193,10 +193,11 @@ def _streams(spans: Spans, pool: np.ndarray, divided: Sequence[DocumentBuckets])
     for one in distinct:
         combined = _ranks(combined * len(one.names) + one.number[pool])  # ranks, because products of many divisions do not fit into int64
     order = stable_order(combined, int(combined.max(initial=0)) + 1)
-    starts = np.flatnonzero(np.diff(combined[order], prepend=-1))
+    sizes = np.bincount(combined)
+    ends = np.cumsum(sizes[sizes > 0]).tolist()
     streams: list[StreamKey] = []
     factors: list[list[float]] = [[] for _ in divided]
-    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), len(pool)], strict=True):
+    for begin, end in zip([0, *ends], ends, strict=False):
         documents = pool[order[begin:end]]
         first = int(documents[0])
         bucket = " ".join(one.names[int(one.number[first])] for one in distinct)

@@ -120,33 +120,53 @@ def pack_sequences(spans: Spans, taken: np.ndarray, seq_len: int) -> tuple[np.nd
     Returns:
         (document int32 [n], segments [n, 3] of shard, start and length, offsets [sequences + 1] of each sequence's first segment).
     """
-    if not taken[:, 2].all():
-        taken = taken[taken[:, 2] > 0]
-    chunks = -(-taken[:, 2] // seq_len)
-    whole = np.cumsum(chunks)
-    length = np.full(int(whole[-1]) if len(whole) else 0, seq_len, np.int64)
-    length[whole - 1] = taken[:, 2] - (chunks - 1) * seq_len
+    length = np.empty(len(taken) + int(taken[:, 2].sum()) // seq_len, np.int64)  # at least as many as there are chunks
+    length = length[: compiled(_cut_chunks)(taken, seq_len, length)]
     sequence = pack(length, seq_len).astype(np.int32)
     del length
     offsets = np.zeros(int(sequence.max(initial=-1)) + 2, np.int64)
     document, segments = np.empty(len(sequence), np.int32), np.empty((len(sequence), 3), np.int64)
-    compiled(_place)(taken, seq_len, sequence, offsets, document, segments)
-    segments[:, 0] = spans.shard[document]
-    segments[:, 1] += spans.start[document]
+    compiled(_place)(taken, seq_len, sequence, (spans.shard, spans.start), offsets, document, segments)
     return document, segments, offsets
 
 
-def _place(taken: np.ndarray, seq_len: int, sequence: np.ndarray, offsets: np.ndarray, document: np.ndarray, segments: np.ndarray) -> None:
+def _cut_chunks(taken: np.ndarray, seq_len: int, length: np.ndarray) -> int:
+    """Writes the tokens of each chunk of each slice: seq_len, and of the last one the rest.
+
+    Args:
+        taken: Slices (document, offset, length).
+        seq_len: Tokens of a chunk of a longer slice.
+        length: Takes the tokens.
+
+    Returns:
+        The number of chunks.
+    """
+    chunk = 0
+    for slice_number in range(len(taken)):
+        left = taken[slice_number, 2]
+        while left > 0:
+            length[chunk] = min(seq_len, left)
+            left -= seq_len
+            chunk += 1
+    return chunk
+
+
+def _place(
+    taken: np.ndarray, seq_len: int, sequence: np.ndarray, places: tuple[np.ndarray, np.ndarray],
+    offsets: np.ndarray, document: np.ndarray, segments: np.ndarray,
+) -> None:  # fmt: skip
     """Writes the segments by sequence; within a sequence they are in the order of the slices. A counting sort: three passes over the slices.
 
     Args:
         taken: Slices (document, offset, length).
         seq_len: Tokens of a chunk of a longer slice.
         sequence: Sequence of each chunk.
+        places: Shard of each document, and its first token there.
         offsets: Zeros, [sequences + 1]; becomes the first segment of each sequence.
         document: Becomes the document of each segment.
-        segments: Columns 1 and 2 become the start in its document and the length of each segment.
+        segments: Become shard, start and length.
     """
+    shards, starts = places
     sequences = len(offsets) - 1
     for chunk in range(len(sequence)):
         offsets[sequence[chunk] + 1] += 1
@@ -159,7 +179,8 @@ def _place(taken: np.ndarray, seq_len: int, sequence: np.ndarray, offsets: np.nd
             at = offsets[sequence[chunk]]
             offsets[sequence[chunk]] += 1  # until the end of this pass: the place of the next segment
             document[at] = owner
-            segments[at, 1] = taken[slice_number, 1] + done
+            segments[at, 0] = shards[owner]
+            segments[at, 1] = starts[owner] + taken[slice_number, 1] + done
             segments[at, 2] = min(seq_len, tokens - done)
             done += seq_len
             chunk += 1

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.basics import hash_sampling
-from stages.text.basics.hash_sampling import LANES, hash_value, hash_values, is_sampled, key_bytes, lowest
+from stages.text.basics.hash_sampling import LANES, hash_order, hash_value, hash_values, is_sampled, key_bytes, lowest
 
 
 def test_hash_values_are_uniform_and_independent_between_purposes() -> None:
@@ -24,23 +24,39 @@ def test_hash_values_are_uniform_and_independent_between_purposes() -> None:
     assert hash_value(1, "validation", "7") == hash_value(1, "validation", b"7") != hash_value(2, "validation", b"7")
 
 
+@pytest.mark.parametrize("few", [hash_sampling.FEW, -1], ids=["few", "compiled"])
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 16, 17, 64, 120, 127, 128])
-def test_many_keys_have_the_values_of_hashlib(size: int) -> None:
+def test_many_keys_have_the_values_of_hashlib(size: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counts of records lie on both sides of the kernel's lanes; a purpose may be longer than BLAKE2b's key."""
+    monkeypatch.setattr(hash_sampling, "FEW", few)
     made = np.random.default_rng(size)
     for records in (0, 1, LANES - 1, LANES, LANES + 1, 3 * LANES + 5):
         keys = made.integers(0, 256, (records, size)).astype(np.uint8)
         for seed, purpose in ((0, "x"), (2**63, "validation"), (5, "long " * 30)):
             secret = f"{seed}:{purpose}".encode()[:64]
             expected = [int.from_bytes(blake2b(key.tobytes(), digest_size=8, key=secret).digest(), "big") for key in keys]
-            assert hash_values(seed, purpose, keys).tolist() == expected
+            found = hash_values(seed, purpose, keys)
+            assert found.tolist() == expected and found.dtype == np.uint64 and found.dtype.isnative
 
 
 def test_keys_of_more_than_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = np.arange(16 * 100, dtype=np.int64).astype(np.uint8).reshape(100, 16)
     whole = hash_values(1, "x", keys)
+    monkeypatch.setattr(hash_sampling, "FEW", 0)
     monkeypatch.setattr(hash_sampling, "CHUNK", 7)
     assert hash_values(1, "x", keys).tolist() == whole.tolist() and whole[99] == hash_value(1, "x", keys[99].tobytes())
+
+
+@pytest.mark.parametrize("few", [hash_sampling.FEW, -1], ids=["few", "compiled"])
+@pytest.mark.parametrize("records", [0, 1, 2, 31, 64, 5_000])
+def test_the_order_of_hash_values_keeps_equal_ones_in_place(records: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uniform values of which many occur twice, and values that have the same highest bits."""
+    monkeypatch.setattr(hash_sampling, "FEW", few)
+    draw = np.random.default_rng(records)
+    uniform = draw.integers(0, 2**64, max(records, 1), np.uint64)[draw.integers(0, max(records, 1), records)]
+    for numbers in (uniform, uniform >> np.uint64(40), np.full(records, 2**64 - 1, np.uint64)):
+        values = numbers.tolist()
+        assert hash_order(numbers).tolist() == sorted(range(records), key=lambda number: (values[number], number))
 
 
 @pytest.mark.parametrize("size", [0, 129])

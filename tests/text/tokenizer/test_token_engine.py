@@ -16,7 +16,7 @@ from stages.text.items.chat import SPECIAL_TOKENS
 from stages.text.tokenizer import token_engine
 from stages.text.tokenizer.bpe import save
 from stages.text.tokenizer.bpe_training import train_bpe
-from stages.text.tokenizer.token_engine import GIGATOKEN, TOKENIZERS, EncodedTexts, bounded, id_dtype, open_engine
+from stages.text.tokenizer.token_engine import GIGATOKEN, TOKENIZERS, EncodedTexts, bounded, id_dtype, open_engine, without_special_tokens
 
 WORDS = ["the", " sum", "a", "É", "漢", "1", "²", " ", "\n", "\r", "'s", "'LL", "\u0301", "\u00a0", "\0", "ſ", "<tool>", *SPECIAL_TOKENS]
 
@@ -60,6 +60,24 @@ def test_an_engine_gives_the_ids_of_the_definition(folder: Path, name: str) -> N
     column = pa.array(given, pa.string())
     assert as_lists(engine.encode(column.slice(5, 90))) == expected[5:95]
     assert as_lists(engine.encode(column.slice(7, 0))) == [] and as_lists(engine.encode(pa.array(["", ""]))) == [[], []]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_no_token_of_a_tokenizer_is_special_for_gigatoken_whatever_the_order_of_its_fields(folder: Path, indent: int | None) -> None:
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    described = json.loads(text)
+    expected = {**described, "added_tokens": [one for one in described["added_tokens"] if not one["special"]], "post_processor": None}
+    assert len(expected["added_tokens"]) == 1 and len(described["added_tokens"]) == 7
+    assert without_special_tokens(text).endswith(text[text.index('"model"') :]), "the vocabulary is not written again"
+    names = list(described)
+    for order in (names, names[::-1], [*names[3:], *names[:3]]):
+        given = {name: described[name] for name in order} | {"version": '"added_tokens": [], }'}
+        found = without_special_tokens(json.dumps(given, indent=indent))
+        assert json.loads(found) == expected | {"version": given["version"]} and list(json.loads(found)) == list(given)
+    for absent in ("added_tokens", "post_processor"):
+        given = {name: value for name, value in described.items() if name != absent}
+        assert json.loads(without_special_tokens(f"\n{json.dumps(given, indent=indent)}\n")) == {name: expected[name] for name in given}
+    assert json.loads(without_special_tokens("{ }")) == {}
 
 
 def test_words_are_forgotten_when_they_need_too_much_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

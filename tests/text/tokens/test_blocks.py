@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stages.lm.data.order import Order
 from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
-from stages.text.tokens.blocks import Stream, blocks_needed, cut_blocks, cut_stream, stream_of
+from stages.text.tokens.blocks import Stream, blocks_needed, cut_blocks, stream_of
 from stages.text.tokens.spans import pack_sequences
 from tests.text.tokens.test_spans import spans_of
 
@@ -35,7 +35,7 @@ def tokens_of(slices: np.ndarray) -> list[Token]:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 90), st.integers(0, 90))
 def test_a_cut_has_the_tokens_of_the_stream_in_its_order(lengths: list[int], begin: int, more: int) -> None:
     stream = Stream(np.arange(len(lengths)) * 3, np.cumsum(lengths))
-    cut = cut_stream(stream, begin, begin + more)
+    (cut,) = cut_blocks([stream], [begin], [more], 1)
     assert tokens_of(cut) == laid_out(stream, begin + more)[begin:] and (cut[:, 2] > 0).all()
 
 

@@ -1,0 +1,90 @@
+"""Finds the decisions and token spans of one document, and reads as few files as it can.
+
+The stages of documents keep the division of the crawl into files, and the number of a file: `decisions/00007.parquet` of each stage is about
+the same documents. So one table is searched whole, for the number, and of the others one file each.
+Guarantee: the rows are those that a search of all files gives. Where a stage has another division (an import can), all files are searched.
+Cost: about 20 ns of a processor per document for the table that is searched whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stages.core.index.database import QueryFunction
+from stages.queries.tracing.decision import Decision
+from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start
+from stages.queries.tracing.traced import TokenSpan
+
+
+def in_files(paths: Sequence[str]) -> str:
+    """Returns an SQL condition on `file` with one parameter per path part."""
+    return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
+
+
+def naming_all(of: Start) -> list[str]:
+    """Returns the path parts of the artifacts whose decisions name all documents, conversations and pairs of a start.
+
+    A document that a stage judges was judged by the first stage, so no other stage of documents is among them.
+    """
+    return [*_of_nodes(of, PIPELINE)[:1], *_of_nodes(of, (*DIALOGUES, *TUNING))]
+
+
+def decisions_of(query: QueryFunction, of: Start, doc_id: str) -> list[Decision]:
+    """Returns the decisions about a document, conversation or pair, in the order of the stages.
+
+    Args:
+        query: runs a query on one connection to the index.
+        of: the start of the answer.
+        doc_id: the document, a UUID as text.
+    """
+    if not of.judged:
+        return []
+    documents = _of_nodes(of, PIPELINE)
+    if documents:
+        sql = "SELECT DISTINCT file FROM decisions WHERE contains(file, ?) AND doc_id = ?::UUID"
+        files = query(sql, [documents[0], doc_id])[1]
+        if len(files) == 1:
+            name = _file_name(files[0][0])
+            others = [path for path in of.judged if path not in documents]
+            found = _decisions_in(query, [*(f"{path}decisions/{name}" for path in documents), *others], doc_id)
+            if _complete(of, found):
+                return found
+    return _decisions_in(query, of.judged, doc_id)
+
+
+def spans_of(query: QueryFunction, of: Start, doc_id: str, decisions: Sequence[Decision]) -> tuple[TokenSpan, ...]:
+    """Returns the tokens of a document. decisions: those about it, in the order of the stages."""
+    path = of.of.get(("encode", "spans"))
+    if not path:
+        return ()
+    sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
+    name = _file_name(str(decisions[-1].columns["file"]))
+    found = query(sql, [f"{path}spans/{name}", doc_id])[1] or query(sql, [path, doc_id])[1]
+    return tuple(TokenSpan(*row) for row in found)
+
+
+def _of_nodes(of: Start, nodes: Sequence[str]) -> list[str]:
+    """Returns the path parts of the nodes that have decisions."""
+    return [of.of[node, "decisions"] for node in nodes if (node, "decisions") in of.of]
+
+
+def _file_name(file: str) -> str:
+    return file.rpartition("/")[2]
+
+
+def _decisions_in(query: QueryFunction, paths: Sequence[str], doc_id: str) -> list[Decision]:
+    """Returns the decisions about a document in some files or artifacts."""
+    sql = f"SELECT * FROM decisions WHERE {in_files(paths)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
+    names, found = query(sql, [*paths, doc_id, [*PIPELINE, *DIALOGUES, *TUNING]])
+    return [Decision.of_row(names, row) for row in found]
+
+
+def _complete(of: Start, decisions: Sequence[Decision]) -> bool:
+    """Returns whether there is a decision of every stage of documents, up to one that dropped the document."""
+    verdicts = {decision.node: decision.verdict for decision in decisions}
+    for node in PIPELINE:
+        if (node, "decisions") in of.of and node not in verdicts:
+            return False
+        if verdicts.get(node) == "dropped":
+            return True
+    return True
