@@ -99,9 +99,8 @@ def test_what_boilerplate_removed_is_told_by_rule(verdict: str, reason: str) -> 
             return [], [("removed",)]
         return [], [('{"min_chars": 5, "max_bad_char_frac": 0.25}',)] if "config" in sql else [("recurring", 90), ("edge", 12)]
 
-    decision = Decision(
-        "boilerplate", "boilerplate/a", "d", "http://a", verdict, reason, {"lines_removed": 3, "lines": 7, "bad_char_frac": 0.5}
-    )
+    columns = {"lines_removed": 3, "lines": 7, "bad_char_frac": 0.5, "file": "/h/boilerplate/a/decisions/00003.parquet"}
+    decision = Decision("boilerplate", "boilerplate/a", "d", "http://a", verdict, reason, columns)
     found = drop_evidence.evidence(query, decision).measured
     if verdict == "kept":
         assert found == () and not asked
@@ -110,7 +109,7 @@ def test_what_boilerplate_removed_is_told_by_rule(verdict: str, reason: str) -> 
         *BODY_RULES[verdict, reason], Measured("lines_removed", 3, unit="of 7 lines"),
         Measured("removed by recurring", 90, unit="characters"), Measured("removed by edge", 12, unit="characters"),
     )  # fmt: skip
-    assert asked[-1] == ["/boilerplate/a/", "boilerplate/a", "d"]
+    assert asked[-1] == ["/boilerplate/a/", "boilerplate/a", "/00003.parquet", "d"]
 
 
 def test_the_share_that_matched_is_a_share_of_characters() -> None:
