@@ -61,6 +61,7 @@ def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator
     yield from _no_classifier(running, off)
     yield from _no_baselines(running, off)
     yield from _no_replay(running, off)
+    yield from _no_tasks(running, off)
     yield from _batches(running, runtime)
     yield from _schedules(running)
     yield from _second_reading(running)
@@ -192,6 +193,16 @@ def _no_baselines(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
                 f"{node}.baselines counts training tokens, but {gone} is off ({off[gone]}).",
                 f"{node}.baselines",
                 f"Set {node}.baselines to false, or turn {gone} on.",
+            )
+
+
+def _no_tasks(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
+    for node, config in running.items():
+        if "benchmarks" in off and node.startswith("evaluate@") and config.plain_tasks:
+            yield (
+                f"{node}.plain_tasks names tasks, but benchmarks is off ({off['benchmarks']}).",
+                f"{node}.plain_tasks",
+                f"Remove {node}.plain_tasks, or turn benchmarks on.",
             )
 
 

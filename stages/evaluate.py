@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stages import generations
 from stages.canary_files import check_canaries
@@ -26,7 +26,7 @@ from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
 from stages.generations import GENERATIONS
 from stages.settings import StageConfig
-from stages.task_scores import ItemValue, TaskScore, read_questions, score_tasks
+from stages.task_scores import ItemValue, TaskScore, read_questions, refuse_unknown, score_tasks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +66,18 @@ class Evaluate(StageConfig):
     generated_tokens: int = Field(48, ge=0, le=100_000)
     """Maximum number of tokens that the model writes after each prompt; at most half of the context. 0 turns this off."""
 
+    @field_validator("plain_tasks")
+    @classmethod
+    def _in_one_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the names sorted, so that a set of tasks has one form.
+
+        Raises:
+            ValueError: A name is given twice.
+        """
+        if twice := next((name for name in value if value.count(name) > 1), ""):
+            raise ValueError(f"plain_tasks names {twice!r} twice")
+        return tuple(sorted(value))
+
     @model_validator(mode="after")
     def _plain_beside_chat(self) -> Evaluate:
         if self.plain_tasks and not self.chat:
@@ -85,6 +97,8 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
 
     if "tokens" in inputs:
         check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
+    if "benchmarks" in inputs:
+        refuse_unknown(config.plain_tasks, inputs["benchmarks"].path, ctx.node)
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
     max_length = _max_length(model, inputs)
@@ -126,7 +140,7 @@ def _prompts(config: Evaluate, tokenizer: Any, inputs: Mapping[str, Artifact], v
     if config.prompts:
         return generations.given(tokenizer, config.prompts, config.chat)
     if config.chat and "benchmarks" in inputs:
-        found = read_questions(inputs["benchmarks"].path)
+        found = {name: items for name, items in read_questions(inputs["benchmarks"].path).items() if name not in config.plain_tasks}
         return generations.questions(
             tokenizer, [(f"{task}/{item['item_id']}", item["context"]) for task, items in found.items() for item in items]
         )
@@ -212,7 +226,7 @@ def report_section(artifact: Artifact) -> Section:
     """Returns how the scores were computed, and what the model wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
     form = "through the chat template" if harness["chat_template"] else "as they are"
-    form += f", those of {' and '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
+    form += f", those of {', '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
     scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
     about = [f"Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot."] if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []

@@ -79,21 +79,12 @@ def score_tasks(
         chat: Whether questions pass the chat template.
         plain_tasks: Tasks whose questions do not pass it in any case.
         ctx: The node's context.
-
-    Raises:
-        StageError: plain_tasks names a task that is not scored.
     """
     from stages.lm.infer.harness import run_tasks
     from stages.lm.infer.lm_eval_model import make_lm
 
     described = _scored_tasks(benchmarks)
     items = read_questions(benchmarks)
-    if unknown := sorted(set(plain_tasks) - set(items)):
-        raise StageError(
-            f"No scored task has the name {unknown[0]!r}; the tasks are {', '.join(items) or 'none'}.",
-            where=f"{ctx.node}.plain_tasks",
-            do="Name tasks of the benchmarks that are scored.",
-        )
     if not items:
         return [], []
     lm = make_lm(
@@ -108,6 +99,21 @@ def score_tasks(
         scores += own
         samples += of_items
     return scores, samples
+
+
+def refuse_unknown(plain_tasks: Collection[str], benchmarks: Path, node: str) -> None:
+    """Checks the names of the tasks that are asked as they are.
+
+    Raises:
+        StageError: A task is not scored.
+    """
+    tasks = _scored_tasks(benchmarks)
+    if unknown := sorted(set(plain_tasks) - set(tasks)):
+        raise StageError(
+            f"No scored task has the name {unknown[0]!r}; the tasks are {', '.join(tasks) or 'none'}.",
+            where=f"{node}.plain_tasks",
+            do="Name tasks of the benchmarks that are scored.",
+        )
 
 
 def _scored_tasks(benchmarks: Path) -> dict[str, ScoredTask]:

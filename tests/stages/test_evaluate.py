@@ -165,7 +165,8 @@ def test_the_chat_template_changes_the_question_and_the_batch_does_not(
     mixed = run_stage(STAGE, {"chat": True, "plain_tasks": ["go_on"]}, inputs, tmp_path)
     of_mixed, of_chat, of_plain = map(samples_of, (mixed, chat, scored))
     assert of_mixed["go_on", "nll"] == pytest.approx(of_plain["go_on", "nll"], rel=1e-5) != of_chat["go_on", "nll"]
-    assert of_mixed["choose", "acc"] == of_chat["choose", "acc"]
+    told_apart = ("unequal", "acc_mutual_info")
+    assert of_mixed[told_apart] == of_chat[told_apart] != of_plain[told_apart]
     assert "plain_tasks" not in json.loads((chat.path / "harness.json").read_text())
     assert any("through the chat template, those of go_on as they are." in one for one in report_section(mixed).paragraphs)
     small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_size": 3})
@@ -176,6 +177,9 @@ def test_the_chat_template_changes_the_question_and_the_batch_does_not(
 def test_plain_tasks_are_scored_tasks_beside_chat(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"No scored task has the name 'choos'; the tasks are choose, go_on, unequal\."):
         run_stage(STAGE, {"chat": True, "plain_tasks": ["choos"]}, inputs, tmp_path)
+    with pytest.raises(ValueError, match="plain_tasks names 'choose' twice"):
+        STAGE.config.model_validate({"chat": True, "plain_tasks": ["choose", "go_on", "choose"]})
+    assert STAGE.config.model_validate({"chat": True, "plain_tasks": ["go_on", "choose"]}).plain_tasks == ("choose", "go_on")
     with pytest.raises(ValueError, match="plain_tasks has no effect without chat"):
         STAGE.config.model_validate({"plain_tasks": ["choose"]})
 
