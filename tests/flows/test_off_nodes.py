@@ -142,6 +142,21 @@ def test_baselines_need_training_tokens(capsys: pytest.CaptureFixture[str], tmp_
     assert "evaluate@base.baselines counts training tokens, but mix is off (needs encode)" in capsys.readouterr().err
 
 
+def test_plain_tasks_need_benchmarks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [
+        "plan",
+        "sft",
+        "--set",
+        "conversations.files=[x]",
+        "--set",
+        "crawl.warcs=[x]",
+        "--set",
+        "evaluate@sft={chat: true, plain_tasks: [a]}",
+    ]
+    assert main([*words, "--home", str(tmp_path)]) == 2
+    assert "evaluate@sft.plain_tasks names tasks, but benchmarks is off (no benchmarks are given" in capsys.readouterr().err
+
+
 def test_replay_needs_the_mixture(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["plan", "sft", "--set", "conversations.files=[x]", "--set", "sft.replay=0.1", "--home", str(tmp_path)]
     assert main(words) == 2
