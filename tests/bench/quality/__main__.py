@@ -48,7 +48,8 @@ class Wanted:
 
     def folder(self, root: Path, corpus: Corpus) -> Path:
         """Its folder. Another text or other settings have another one."""
-        text = json.dumps([self.contestant, CONTESTANTS[self.contestant].about, self.tokens, self.seed, self.changes, corpus.described])
+        of = CONTESTANTS[self.contestant]
+        text = json.dumps([self.contestant, of.about, dict(of.settings), self.tokens, self.seed, self.changes, corpus.described])
         return root / f"{self.contestant.replace(', ', '-').replace(' ', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
