@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flows.off_nodes import off_nodes, unused_roles
+from flows.off_nodes import causes, off_nodes, unused_roles
 from flows.pipeline import downstream, models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
@@ -196,14 +196,18 @@ def _no_baselines(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _no_replay(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
-    gone = next((node for node in ("mix", "encode") if node in off), "")
-    if gone and "sft" in running and running["sft"].replay:
-        yield (
-            f"sft.replay trains on pretraining sequences again, but {gone} is off ({off[gone]}).",
-            "sft.replay",
-            f"Set sft.replay to 0, or turn {gone} on; an imported model needs the mixture and the tokens that it was trained on "
-            "(import.mix and import.encode).",
-        )
+    gone = [node for node in ("mix", "encode") if node in off]
+    if not gone or "sft" not in running or not running["sft"].replay:
+        return
+    reasons = {cause: off[cause].partition(": ") for node in gone for cause in causes(node, off)}
+    why = "; ".join(f"{cause}: {what}" for cause, (what, _, _) in reasons.items())
+    instead = " and ".join("give documents (crawl.warcs, crawl.sources, crawl.site or crawl.docs)" if cause == "crawl" else do
+                           for cause, (_, _, do) in reasons.items())  # fmt: skip
+    yield (
+        f"sft.replay trains on pretraining sequences again, but {' and '.join(gone)} {'are' if gone[1:] else 'is'} off ({why}).",
+        "sft.replay",
+        f"Set sft.replay to 0, or {instead}, or import {' and '.join(gone)}; of a model that Loam trained, those it was made from.",
+    )
 
 
 def _no_documentation(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
