@@ -67,10 +67,10 @@ class SftConfig(SequenceTraining):
     """Share of the training sequences of an epoch that are pretraining sequences, so that the model keeps what it learned there; 0: none. They
     are drawn with the training's seed from the train part of the mixture: each sequence at most once; a document as often as the drawn sequences
     hold it. They are of all its phases, whether or not pretraining reached them, and stay the same in every epoch. If Loam trained the base
-    model, the mixture must be the one that it was trained on. The loss of a step is a mean over its tokens with a loss, and a pretraining sequence has more of them than a sequence
-    of chats: its share of the loss is larger than this share; the log and the summary say how large. Validation is on chats alone. Source:
-    replay in continued pretraining (Ibrahim et al. 2024, arXiv 2403.08763), and the pretraining mix of InstructGPT (PPO-ptx, Ouyang et al. 2022,
-    arXiv 2203.02155)."""
+    model, the mixture must be the one that it was trained on. The loss of a step is a mean over its tokens with a loss, and a pretraining
+    sequence has more of them than a sequence of chats: its share of the loss is larger than this share; the log and the summary say how large.
+    Validation is on chats alone. Source: replay in continued pretraining (Ibrahim et al. 2024, arXiv 2403.08763), and the pretraining mix of
+    InstructGPT (PPO-ptx, Ouyang et al. 2022, arXiv 2203.02155)."""
 
     @property
     def unused_roles(self) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ def test_a_span_that_pretraining_and_sft_trained_has_the_steps_of_both(made: Mad
     rows = [row for row in read_rows(made.mixture / "sequence_spans" / "train.parquet") if row["sequence"] == 0]
     (number,) = (n for n in range(len(made.texts)) if doc(n) == max(rows, key=lambda row: row["length"])["doc_id"])
     words, seen = made.texts[number].split(" "), ""
-    for first in range(0, len(words) - 6, 5):
+    for first in range(0, len(words) - 6, 12):
         span = " ".join(words[first : first + 7])
         at = made.texts[number].index(span)
         _, sequences = trained(made, number, at, at + len(span))

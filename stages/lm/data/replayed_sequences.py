@@ -2,7 +2,7 @@
 
 Guarantee: a stateless permutation of the seed draws each sequence at most once. Tokens, segments and labels of a replayed sequence are
 those of the mixture: the token files of the mixture follow the own one, and no mask covers them.
-Cost: 62 bytes of memory per replayed segment at the peak, while the files are written (measured). On disk, 24 bytes per segment and 8 per
+Cost: about 60 bytes of memory per replayed segment at the peak, while the files are written (measured). On disk, 24 bytes per segment and 8 per
 sequence. No token is copied, except those of the chats if their ids have 16 bits and those of the mixture 32.
 Source: Ibrahim et al. 2024 (arXiv 2403.08763) replay a share of the earlier data while training goes on with other data.
 """
