@@ -199,14 +199,15 @@ def _no_replay(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
     gone = [node for node in ("mix", "encode") if node in off]
     if not gone or "sft" not in running or not running["sft"].replay:
         return
-    reasons = {cause: off[cause].partition(": ") for node in gone for cause in causes(node, off)}
-    why = "; ".join(f"{cause}: {what}" for cause, (what, _, _) in reasons.items())
-    instead = " and ".join("give documents (crawl.warcs, crawl.sources, crawl.site or crawl.docs)" if cause == "crawl" else do
-                           for cause, (_, _, do) in reasons.items())  # fmt: skip
+    why = {cause: off[cause].partition(": ")[0] for node in gone for cause in causes(node, off)}
+    ways = {cause: f"turn on {cause}" for cause in why}
+    if "crawl" in ways and "crawl.warcs" in off["crawl"]:  # it is not turned off: it has nothing to read
+        ways["crawl"] = "give documents (crawl.warcs, crawl.sources, crawl.site or crawl.docs)"
     yield (
-        f"sft.replay trains on pretraining sequences again, but {' and '.join(gone)} {'are' if gone[1:] else 'is'} off ({why}).",
+        f"sft.replay trains on pretraining sequences again, but {' and '.join(gone)} {'are' if gone[1:] else 'is'} off "
+        f"({'; '.join(f'{cause}: {what}' for cause, what in why.items())}).",
         "sft.replay",
-        f"Set sft.replay to 0, or {instead}, or import {' and '.join(gone)}; of a model that Loam trained, those it was made from.",
+        f"Set sft.replay to 0, or {' and '.join(ways.values())}, or import {' and '.join(gone)}; of a model that Loam trained, those it was made from.",
     )
 
 

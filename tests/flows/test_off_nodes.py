@@ -153,7 +153,10 @@ def test_replay_needs_the_mixture(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert main([*words, "--set", "mix=off"]) == 2
     said = capsys.readouterr().err
     assert "mix and encode are off (mix: turned off in the recipe; crawl: no pages are given)." in said
-    assert f"Set sft.replay to 0, or remove `mix: off` and {documents}, {made_from}" in said
+    assert f"Set sft.replay to 0, or turn on mix and {documents}, {made_from}" in said
+    assert main([*words, "--set", "crawl=off"]) == 2
+    said = capsys.readouterr().err
+    assert "mix and encode are off (crawl: turned off in the recipe)." in said and f"or turn on crawl, {made_from}" in said
 
 
 @pytest.mark.parametrize("share", [0, 0.2])
