@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flows.off_nodes import off_nodes, unused_roles
+from flows.off_nodes import causes, off_nodes, unused_roles
 from flows.pipeline import downstream, models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
@@ -207,14 +207,19 @@ def _no_tasks(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _no_replay(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
-    gone = next((node for node in ("mix", "encode") if node in off), "")
-    if gone and "sft" in running and running["sft"].replay:
-        yield (
-            f"sft.replay trains on pretraining sequences again, but {gone} is off ({off[gone]}).",
-            "sft.replay",
-            f"Set sft.replay to 0, or turn {gone} on; an imported model needs the mixture and the tokens that it was trained on "
-            "(import.mix and import.encode).",
-        )
+    gone = [node for node in ("mix", "encode") if node in off]
+    if not gone or "sft" not in running or not running["sft"].replay:
+        return
+    why = {cause: off[cause].partition(": ")[0] for node in gone for cause in causes(node, off)}
+    ways = {cause: f"turn on {cause}" for cause in why}
+    if "crawl" in ways and "crawl.warcs" in off["crawl"]:  # it is not turned off: it has nothing to read
+        ways["crawl"] = "give documents (crawl.warcs, crawl.sources, crawl.site or crawl.docs)"
+    yield (
+        f"sft.replay trains on pretraining sequences again, but {' and '.join(gone)} {'are' if gone[1:] else 'is'} off "
+        f"({'; '.join(f'{cause}: {what}' for cause, what in why.items())}).",
+        "sft.replay",
+        f"Set sft.replay to 0, or {' and '.join(ways.values())}, or import {' and '.join(gone)}; of a model that Loam trained, those it was made from.",
+    )
 
 
 def _no_documentation(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:

@@ -78,7 +78,7 @@ def refuse_off(nodes: Collection[str], off: Mapping[str, str], source: str) -> N
         RecipeError: one of these nodes is off. The message gives the reasons of the nodes that it needs, too.
     """
     for name in (node for node in nodes if node in off):
-        told = "; ".join(f"{node} ({off[node]})" for node in _causes(name, off) if node != name)
+        told = "; ".join(f"{node} ({off[node]})" for node in causes(name, off) if node != name)
         what, _, do = off[name].partition(": ")
         raise RecipeError(
             f"{name} is off: {what}.",
@@ -87,8 +87,13 @@ def refuse_off(nodes: Collection[str], off: Mapping[str, str], source: str) -> N
         )
 
 
-def _causes(name: str, off: Mapping[str, str]) -> list[str]:
-    """Returns the nodes that are off for a reason of their own and keep a node off, in pipeline order. The node itself can be one of them."""
+def causes(name: str, off: Mapping[str, str]) -> list[str]:
+    """Returns the nodes that are off for a reason of their own and keep a node off, in pipeline order. The node itself can be one of them.
+
+    Args:
+        name: a node that is off.
+        off: node that is off -> why, from `off_nodes`.
+    """
     by_name = {node.name: node for node in pipeline()}
     reached, queue = {name}, [name]
     while queue:

@@ -21,7 +21,7 @@ from stages.core.run import outbox
 from stages.core.store import integrity
 from stages.core.store.home import OTHER_HOME, refuse_odd
 from stages.core.trackers.tracker import refuse_missing_packages
-from stages.queries.imported import imported_artifacts, refuse_other_context
+from stages.queries.imported import imported_artifacts, refuse_unfit_replay
 from stages.queries.plan import Plan, Step, make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,7 +108,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
     session = Session(folder, checked, imported_artifacts(folder, checked, kinds), off_nodes(checked))
-    refuse_other_context(checked, session.imported, session.off)
+    refuse_unfit_replay(checked, session.imported, session.off)
     return session
 
 

@@ -86,6 +86,7 @@ def refuse_unfit_mixture(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx
         StageError: The tokens have another vocabulary than the model, or the sequences of the mixture have another length than its context.
     """
     from stages.lm.data.mixture import read_mixture
+    from stages.lm.data.replayed_sequences import other_length
 
     tokens = inputs[REPLAYED_TOKENS]
     theirs = json.loads((tokens.path / "tokens.json").read_text())["vocab_size"]
@@ -95,13 +96,13 @@ def refuse_unfit_mixture(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx
             where=f"node {ctx.node}",
             do="Encode the documents with the model's tokenizer, or set sft.replay to 0.",
         )
-    length = read_mixture(inputs[REPLAYED_MIXTURE].path / "mix.json").seq_len
+    mixture = inputs[REPLAYED_MIXTURE]
+    length = read_mixture(mixture.path / "mix.json").seq_len
     if length != shape.max_position_embeddings:
-        raise StageError(
-            f"sft.replay cannot use the mixture: its sequences have {length} tokens, the context of the model {shape.max_position_embeddings}.",
-            where=f"node {ctx.node}",
-            do=f"Set mix.seq_len to {shape.max_position_embeddings}, or sft.replay to 0.",
-        )
+        phases = any(phase["seq_len"] for phase in mixture.manifest["config"].get("phases", ()))
+        # an imported mixture is checked before the run (stages/queries/imported.py)
+        what, do = other_length(length, shape.max_position_embeddings, "the model", imported=False, phases=phases)
+        raise StageError(what, where=f"node {ctx.node}", do=do)
     check_canaries(tokens, inputs["tokenizer"], ctx)
 
 
@@ -146,11 +147,13 @@ _COLUMNS = ("part", "sequence", "segment", "doc_id", "source", "shard", "start",
 def _unfit_share(share: float, chats: int, count: int, available: int) -> tuple[str, str]:
     """Returns what is wrong with a share that is too small or too large, and what to do."""
     if not count:
-        what = f"sft.replay {share:g} of the sequences is less than one beside {chats:,} of chats."
+        what = f"sft.replay {share} of the sequences is less than one beside {chats:,} of chats."
         do = f"Set it to {1 / (chats + 1):.2g} or more, or to 0."
     else:
-        what = f"sft.replay {share:g} needs {count:,} pretraining sequences beside {chats:,} of chats, but the mixture has {available:,}."
-        do = f"Set it to {int(1e6 * available / (available + chats)) / 1e6:g} or less, or make the mixture larger."
+        what = f"sft.replay {share} needs {count:,} pretraining sequences beside {chats:,} of chats, but the mixture has {available:,}."
+        most = int(1e6 * available / (available + chats)) / 1e6
+        less = f"{most:.6f}".rstrip("0") + " or less" if most else "0"
+        do = f"Set it to {less}, or make the mixture larger."
     return what, do
 
 

@@ -25,7 +25,7 @@ from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENC
 from stages.lm.train.training_settings import SequenceTraining
 from stages.mixture_sequences import REPLAYED_MIXTURE, REPLAYED_TOKENS, Replayed, add_replay, refuse_unfit_mixture
 from stages.settings import Field
-from stages.training_replay import replay
+from stages.training_replay import replay as train_windows_again
 from stages.training_texts import sampler, token_bytes_file
 
 if TYPE_CHECKING:
@@ -65,11 +65,12 @@ class SftConfig(SequenceTraining):
 
     replay: float = Field(0.0, ge=0, lt=1, decides=True)
     """Share of the training sequences of an epoch that are pretraining sequences, so that the model keeps what it learned there; 0: none. They
-    are drawn with the training's seed from the train part of the mixture, of all its phases, whether or not pretraining reached them, and stay
-    the same in every epoch. The loss of a step is a mean over its tokens with a loss, and a pretraining sequence has more of them than a sequence
-    of chats: its share of the loss is larger than this share; the log and the summary say how large. Validation is on chats alone. Source:
-    replay in continued pretraining (Ibrahim et al. 2024, arXiv 2403.08763), and the pretraining mix of InstructGPT (PPO-ptx, Ouyang et al. 2022,
-    arXiv 2203.02155)."""
+    are drawn with the training's seed from the train part of the mixture: each sequence at most once; a document as often as the drawn sequences
+    hold it. They are of all its phases, whether or not pretraining reached them, and stay the same in every epoch. If Loam trained the base
+    model, the mixture must be the one that it was trained on. The loss of a step is a mean over its tokens with a loss, and a pretraining
+    sequence has more of them than a sequence of chats: its share of the loss is larger than this share; the log and the summary say how large.
+    Validation is on chats alone. Source: replay in continued pretraining (Ibrahim et al. 2024, arXiv 2403.08763), and the pretraining mix of
+    InstructGPT (PPO-ptx, Ouyang et al. 2022, arXiv 2203.02155)."""
 
     @property
     def unused_roles(self) -> tuple[str, ...]:
@@ -271,7 +272,7 @@ STAGE = Stage(
     summary={
         "conversations": "conversations for training",
         "replayed_sequences": "pretraining sequences in every epoch",
-        "replayed_targets_frac": "their part of the tokens with a loss, 0 to 1",
+        "replayed_targets_frac": "part of the tokens with a loss that is replayed, 0 to 1",
         "validation_loss": "nats per held-out token",
     },
     output="checkpoint",
@@ -298,6 +299,6 @@ STAGE = Stage(
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,
-    replay=partial(replay, _prepare),
+    replay=partial(train_windows_again, _prepare),
     blame=partial(training.blame, _prepare),
 )

@@ -1,4 +1,4 @@
-"""Finds the artifacts that a recipe imports in place of nodes, and checks their kinds and tokenizers before any work.
+"""Finds the artifacts that a recipe imports in place of nodes, and checks their kinds, their tokenizers and what sft replays before any work.
 
 Guarantee: read-only.
 Cost: one manifest per name; the index only for an alias ("dedup-3").
@@ -19,6 +19,8 @@ from stages.queries.planned_ranges import planned_ranges
 
 CHECKPOINTS = ("pretrain", "sft", "dpo")
 TOKENIZER = "train_tokenizer"
+REPLAYED = ("mix", "encode")
+"""The nodes that sft.replay reads."""
 
 
 def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> dict[str, Artifact]:
@@ -57,8 +59,8 @@ def imported_artifacts(home: Path, recipe: Recipe, kinds: Mapping[str, str]) -> 
     return imported
 
 
-def refuse_other_context(recipe: Recipe, imported: Mapping[str, Artifact], off: Collection[str]) -> None:
-    """Checks that an imported base model and the mixture that sft replays have sequences of one length, as far as settings and imports show it.
+def refuse_unfit_replay(recipe: Recipe, imported: Mapping[str, Artifact], off: Collection[str]) -> None:
+    """Checks that an imported base model and the mixture that sft replays belong together, as far as settings and imports show it.
 
     Args:
         recipe: the recipe.
@@ -66,19 +68,43 @@ def refuse_other_context(recipe: Recipe, imported: Mapping[str, Artifact], off: 
         off: the nodes that the recipe leaves off.
 
     Raises:
-        RecipeError: they have not.
+        RecipeError: Loam trained the model on another mixture or other tokens than those imported, or the sequences of the mixture have
+            another length than the model's context.
     """
     base, sft = imported.get("pretrain"), recipe.sections.get("sft")
     if base is None or "sft" in imported or "sft" in off or not getattr(sft, "replay", 0):
         return
+    _refuse_other_mixture(recipe, base, imported)
+    mix = recipe.sections.get("mix")
     context = json.loads((base.path / "model.json").read_text(encoding="utf-8"))["max_position_embeddings"]
-    length = max(one.seq_len for one in planned_ranges(recipe.sections.get("mix"), imported.get("mix")))
-    if length != context:
-        raise RecipeError(
-            f"sft.replay cannot use the mixture: its sequences have {length} tokens, the context of {manifest.artifact_id(base)} {context}.",
-            where=f"{recipe.source}: sft.replay, mix.seq_len",
-            do=f"Set mix.seq_len to {context}, or sft.replay to 0.",
-        )
+    length = max(one.seq_len for one in planned_ranges(mix, imported.get("mix")))
+    if length == context:
+        return
+    from stages.lm.data.replayed_sequences import other_length
+
+    phases = any(phase.seq_len for phase in getattr(mix, "phases", ()))
+    what, do = other_length(length, context, manifest.artifact_id(base), "mix" in imported, phases)
+    setting = "import.mix" if "mix" in imported else "mix.seq_len, mix.phases" if phases else "mix.seq_len"
+    raise RecipeError(what, where=f"{recipe.source}: sft.replay, {setting}", do=do)
+
+
+def _refuse_other_mixture(recipe: Recipe, base: Artifact, imported: Mapping[str, Artifact]) -> None:
+    """Refuses an imported mixture, or imported tokens, beside a model that Loam trained on others. The runner would refuse them only at sft.
+
+    Raises:
+        RecipeError: the model's manifest names others.
+    """
+    for parent in base.manifest["inputs"].values():
+        node = parent["node"]
+        if node not in REPLAYED or node not in imported:
+            continue
+        given = imported[node]
+        if parent["digest"] not in {given.manifest["digest"], manifest.input_digest(given)}:
+            raise RecipeError(
+                f"sft.replay cannot use {manifest.artifact_id(given)}: {manifest.artifact_id(base)} was trained on {parent['artifact']}.",
+                where=f"{recipe.source}: sft.replay, import.{node}",
+                do=f"Import {parent['artifact']} as {node}, or set sft.replay to 0.",
+            )
 
 
 def _artifact_id(home: Path, name: str) -> str:

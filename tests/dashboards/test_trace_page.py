@@ -136,7 +136,7 @@ def test_what_is_out_of_the_limits_is_refused_on_the_page(client: TestClient) ->
 
 
 def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = SpanDocument("d", None, RecordOutcome.TRAINED, (4, 5), tuple(range(25)))
+    document = SpanDocument("d", None, RecordOutcome.TRAINED, (4, 5), tuple(range(25)), (7, 9))
     found = [TextSpan(f"s{n}", 0, 2, 1, 1, (document,)) for n in range(trace_page.MOST_SPANS + 2)]
     monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: found)
     page = asked(client, text="anything")
@@ -144,7 +144,7 @@ def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: py
     assert (
         "<td>4, 5</td>" in page
         and "pretrain steps 0, 1, 2, 3" in page
-        and "18, 19 and 5 more; `loam trace --text TEXT --json` names all<" in page
+        and "18, 19 and 5 more; `loam trace --text TEXT --json` names all; sft steps 7, 9<" in page
     )
     assert "1 words, 1 time in the documents" in page
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
 from stages.core.store import manifest, runs
 from stages.core.tables.parquet import read_rows
+from stages.queries.imported import refuse_unfit_replay
 from tests.conftest import answered
 from tests.stages import tiny_model
 
@@ -232,13 +234,58 @@ def test_a_mixture_for_another_context_than_the_imported_model_s_is_not_replayed
     assert caught.value.what.startswith(
         f"sft.replay cannot use the mixture: its sequences have {2 * context} tokens, the context of pretrain/"
     )
-    assert caught.value.do == f"Set mix.seq_len to {context}, or sft.replay to 0."
+    assert caught.value.do == f"Set mix.seq_len to {context}, or set sft.replay to 0."
+    assert caught.value.where.endswith("mine.yaml: sft.replay, mix.seq_len")
+    phases = f"mix.phases=[{{tokens: 1000, seq_len: {context // 2}}}]"
+    with pytest.raises(RecipeError) as caught:
+        opened(home, imports, "sft.replay=0.1", given, f"mix.seq_len={context}", phases)
+    assert caught.value.do.startswith("Set mix.seq_len, and mix.phases[].seq_len of the phases with the longest sequences, to ")
+    assert caught.value.where.endswith("mine.yaml: sft.replay, mix.seq_len, mix.phases")
     session = opened(home, imports, "sft.replay=0.1", given, f"mix.seq_len={context}")
     reads = next(step.reads for step in session.steps("sft") if step.node == "sft")
     assert (reads["replayed_mixture"], reads["replayed_tokens"]) == ("mix", "encode")
     assert [step.node for step in session.steps("sft") if step.node in ("encode", "mix")] == ["encode", "mix"], "replay makes them run"
     plain = opened(home, imports, given, other).steps("sft")
     assert not {"encode", "mix"} & {step.node for step in plain}
+
+
+def test_an_imported_mixture_must_fit_the_imported_model(home: Path, tmp_path: Path) -> None:
+    """Catches: advice to change mix.seq_len, which does nothing; a mixture that the runner refuses only at sft; one that fits refused."""
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    given = ("sft.replay=0.1", f"conversations.files=[{chats}]")
+    names = {"decontaminate": "animals", "train_tokenizer": "tok", "pretrain": "base"}
+    context = json.loads((opened(home, names).imported["pretrain"].path / "model.json").read_text())["max_position_embeddings"]
+    of, tokens = {}, ""
+    for length in (context, context // 2):
+        session = opened(home, {"decontaminate": "animals", "train_tokenizer": "tok"}, f"mix.seq_len={length}", PRETRAIN)
+        made = {one["node"]: one["artifact"] for one in finished_run(session, "mix")["nodes"]}
+        of[length], tokens = made["mix"], made["encode"]
+    fitting, short = {**names, "mix": of[context], "encode": tokens}, of[context // 2]
+    session = opened(home, fitting, *given)
+    with pytest.raises(RecipeError) as caught:
+        opened(home, {**fitting, "mix": short}, *given)
+    assert caught.value.do == f"Import a mixture of {context} tokens per sequence, or set sft.replay to 0."
+    assert caught.value.where.endswith("mine.yaml: sft.replay, import.mix")
+    base = session.imported["pretrain"]
+    trained_on = {"mixture": session.imported["mix"], "tokens": session.imported["encode"]}
+    inputs = {
+        role: {
+            "artifact": manifest.artifact_id(one),
+            "node": one.manifest["node"],
+            "key": one.manifest["key"],
+            "digest": one.manifest["digest"],
+        }
+        for role, one in trained_on.items()
+    }
+    trained = replace(base, manifest={**base.manifest, "inputs": inputs})
+    refuse_unfit_replay(session.recipe, {**session.imported, "pretrain": trained}, session.off)
+    other = manifest.read_artifact(home / "artifacts" / short)
+    with pytest.raises(RecipeError) as caught:
+        refuse_unfit_replay(session.recipe, {**session.imported, "pretrain": trained, "mix": other}, session.off)
+    assert caught.value.what == f"sft.replay cannot use {short}: {manifest.artifact_id(base)} was trained on {of[context]}."
+    assert caught.value.do == f"Import {of[context]} as mix, or set sft.replay to 0."
+    assert caught.value.where.endswith("mine.yaml: sft.replay, import.mix")
 
 
 def test_an_imported_or_spared_node_is_not_run_by_name(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

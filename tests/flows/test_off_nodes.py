@@ -161,8 +161,17 @@ def test_replay_needs_the_mixture(capsys: pytest.CaptureFixture[str], tmp_path: 
     words = ["plan", "sft", "--set", "conversations.files=[x]", "--set", "sft.replay=0.1", "--home", str(tmp_path)]
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert "sft.replay trains on pretraining sequences again, but mix is off (needs encode)" in said
-    assert "Set sft.replay to 0, or turn mix on; an imported model needs the mixture and the tokens that it was trained on" in said
+    assert "sft.replay trains on pretraining sequences again, but mix and encode are off (crawl: no pages are given)." in said
+    documents = "give documents (crawl.warcs, crawl.sources, crawl.site or crawl.docs)"
+    made_from = "or import mix and encode; of a model that Loam trained, those it was made from."
+    assert f"Set sft.replay to 0, or {documents}, {made_from}" in said
+    assert main([*words, "--set", "mix=off"]) == 2
+    said = capsys.readouterr().err
+    assert "mix and encode are off (mix: turned off in the recipe; crawl: no pages are given)." in said
+    assert f"Set sft.replay to 0, or turn on mix and {documents}, {made_from}" in said
+    assert main([*words, "--set", "crawl=off"]) == 2
+    said = capsys.readouterr().err
+    assert "mix and encode are off (crawl: turned off in the recipe)." in said and f"or turn on crawl, {made_from}" in said
 
 
 @pytest.mark.parametrize("share", [0, 0.2])

@@ -124,12 +124,10 @@ def test_every_span_names_the_sequences_and_steps_that_hold_its_tokens(made: Mad
     assert several > 3 and out > 3
 
 
-def test_a_span_that_only_sft_trained_is_trained(made: Made, tmp_path: Path) -> None:
-    """Sft replays the last sequence, which pretraining did not reach, under another number. Catches: another token file, another sequence."""
-    home = tmp_path / "home"
+def with_replay(made: Made, home: Path, sequence: int, trained_at: tuple[int, ...]) -> Path:
+    """Returns a copy of the home with an sft that replays a sequence of the mixture, under the number 1. trained_at: its steps."""
     shutil.copytree(made.home, home)
-    last = made_sequences(made) - 1
-    rows = [row for row in read_rows(made.mixture / "sequence_spans" / "train.parquet") if row["sequence"] == last]
+    rows = [row for row in read_rows(made.mixture / "sequence_spans" / "train.parquet") if row["sequence"] == sequence]
     spans = [{**row, "sequence": 1, "shard": row["shard"] + 1} for row in rows]
     chat = {**spans[0], "sequence": 0, "segment": 0, "doc_id": doc(900), "shard": 0}
     columns = dict.fromkeys(("sequence", "start", "length"), "int64") | dict.fromkeys(("segment", "shard"), "int32")
@@ -139,10 +137,40 @@ def test_a_span_that_only_sft_trained_is_trained(made: Made, tmp_path: Path) -> 
     names = {"checkpoint": of.artifact, "replayed_mixture": of.of["mix", "sequence_spans"].strip("/")}
     tables = {
         "sequence_spans/train.parquet": (shape, [chat, *spans]),
-        "steps/00000.parquet": (steps, [{"step": 1, "position": 0, "sequence": 1}]),
+        "steps/00000.parquet": (steps, [{"step": step, "position": n, "sequence": 1} for n, step in enumerate(trained_at)]),
     }
     make_run(home, 2, [make_artifact(home, "sft", 1, names, tables)])
     database.update(home)
+    return home
+
+
+def test_a_span_that_pretraining_and_sft_trained_has_the_steps_of_both(made: Made, tmp_path: Path) -> None:
+    """Sft replays sequence 0. Catches: steps of one training left out or under the other, steps of another sequence, their order."""
+    home = with_replay(made, tmp_path / "home", 0, (5, 2))
+    rows = [row for row in read_rows(made.mixture / "sequence_spans" / "train.parquet") if row["sequence"] == 0]
+    (number,) = (n for n in range(len(made.texts)) if doc(n) == max(rows, key=lambda row: row["length"])["doc_id"])
+    words, seen = made.texts[number].split(" "), ""
+    for first in range(0, len(words) - 6, 12):
+        span = " ".join(words[first : first + 7])
+        at = made.texts[number].index(span)
+        _, sequences = trained(made, number, at, at + len(span))
+        (document,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="sft-1"), span, 7)[0].documents
+        assert document.tuned == ((2, 5) if 0 in sequences else ()) and (not document.steps or 0 not in sequences or document.steps[0] == 1)
+        (before,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="pretrain-1"), span, 7)[0].documents
+        assert before.tuned == () and before.steps == document.steps
+        if sequences == {0}:
+            seen = span
+    (found,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="sft-1"), seen, 7)
+    assert span_lines([found], 7)[-1] == "    pretrain steps 1; sft steps 2, 5"
+    answer = answered(loam("trace", "--text", seen, "--checkpoint", "sft-1", "--json", home=home).stdout, "trace")
+    (told,) = answer["spans"][0]["documents"]
+    assert (told["steps"], told["tuned"]) == ([1], [2, 5])
+
+
+def test_a_span_that_only_sft_trained_is_trained(made: Made, tmp_path: Path) -> None:
+    """Sft replays the last sequence, which pretraining did not reach, under another number. Catches: another token file, another sequence."""
+    last = made_sequences(made) - 1
+    home = with_replay(made, tmp_path / "home", last, (1,))
     seen: set[tuple[str, str]] = set()
     for row in read_rows(made.mixture / "sequence_spans" / "train.parquet"):
         (number,) = (n for n in range(len(made.texts)) if doc(n) == row["doc_id"])
@@ -227,9 +255,9 @@ def test_the_command_prints_spans(made: Made) -> None:
 
 def test_lines_say_what_became_of_a_document() -> None:
     """Catches: an escape that is missing, a long span without its end, one fate taken for another."""
-    fates: list[tuple[RecordOutcome, tuple[int, ...], tuple[int, ...]]] = [
-        (RecordOutcome.TRAINED, (1,), tuple(range(25))), (RecordOutcome.HELD_OUT, (), ()), (RecordOutcome.NOT_REACHED, (1,), ()),
-        (RecordOutcome.NOT_IN_MIXTURE, (), ()), (RecordOutcome.KEPT, (), ()),
+    fates: list[tuple[RecordOutcome, tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+        (RecordOutcome.TRAINED, (1,), tuple(range(25)), ()), (RecordOutcome.HELD_OUT, (), (), ()), (RecordOutcome.NOT_REACHED, (1,), (), ()),
+        (RecordOutcome.NOT_IN_MIXTURE, (), (), ()), (RecordOutcome.KEPT, (), (), ()), (RecordOutcome.TRAINED, (), (), (7,)),
     ]  # fmt: skip
     documents = tuple(SpanDocument(f"d{n}", "http://a/\x1b[2J", *fate) for n, fate in enumerate(fates))
     lines = span_lines([TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, documents)], 6)
@@ -238,5 +266,6 @@ def test_lines_say_what_became_of_a_document() -> None:
     assert lines[3].endswith("18, 19 and 5 more; --json names all")
     assert span_lines([], 9) == ["No 9 words of it in a row are in the documents."]
     assert [line.strip() for line in lines[5::2]] == [
-        "held out for validation", "in the mixture, but no step trained it", "not in the mixture", "kept; no mixture is known"
+        "held out for validation", "in the mixture, but no step trained it", "not in the mixture", "kept; no mixture is known",
+        "sft steps 7",
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from stages.core.index import database
 from stages.core.tables.parquet import read_rows
 from stages.lm.checkpoints.receipt import read_receipt
 from stages.lm.data.reader import IGNORE, SequenceReader
+from stages.mixture_sequences import _unfit_share
 from stages.queries.estimate import REPLAY_ROLES
 from stages.queries.tracing import trace, trace_start
 from stages.training import Prepared, machine, new_job
@@ -139,7 +140,11 @@ def test_a_mixture_of_another_model_is_refused(chain: Chain, tmp_path: Path) -> 
     short = run_stage(mix.STAGE, {"seq_len": 48, "validation_frac": 0.1}, {"tokens": chain.tokens}, tmp_path / "home")
     error = refusal(tmp_path / "short", {**inputs, "replayed_mixture": short})
     assert error.what == "sft.replay cannot use the mixture: its sequences have 48 tokens, the context of the model 96."
-    assert error.do == "Set mix.seq_len to 96, or sft.replay to 0."
+    assert error.do == "Set mix.seq_len to 96, or set sft.replay to 0."
+    phases = {"seq_len": 96, "validation_frac": 0.1, "phases": [{"tokens": 3000, "seq_len": 48}]}
+    short = run_stage(mix.STAGE, phases, {"tokens": chain.tokens}, tmp_path / "home")
+    error = refusal(tmp_path / "phases", {**inputs, "replayed_mixture": short})
+    assert error.do == "Set mix.seq_len, and mix.phases[].seq_len of the phases with the longest sequences, to 96, or set sft.replay to 0."
     folder = tmp_path / "tokens"
     folder.mkdir()
     about = json.loads((chain.tokens.path / "tokens.json").read_text())
@@ -149,6 +154,14 @@ def test_a_mixture_of_another_model_is_refused(chain: Chain, tmp_path: Path) -> 
     (folder / "tokens.json").write_text(json.dumps(about))
     error = refusal(tmp_path / "unknown", {**inputs, "replayed_tokens": replace(chain.tokens, path=folder)})
     assert "encode has no canaries.json" in error.what
+
+
+def test_the_advice_can_be_followed_where_the_mixture_is_small_or_the_share_near_one() -> None:
+    what, do = _unfit_share(0.9999999, 5, 50_000_000, 7)
+    assert what == "sft.replay 0.9999999 needs 50,000,000 pretraining sequences beside 5 of chats, but the mixture has 7."
+    assert do == "Set it to 0.583333 or less, or make the mixture larger."
+    assert _unfit_share(0.5, 3_000_000, 3_000_000, 2)[1] == "Set it to 0, or make the mixture larger."
+    assert _unfit_share(0.5, 2_000_000, 2_000_000, 3)[1] == "Set it to 0.000001 or less, or make the mixture larger."
 
 
 def test_phases_of_shorter_sequences_are_replayed_too(chain: Chain, tmp_path: Path) -> None:

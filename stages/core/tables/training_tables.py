@@ -22,7 +22,11 @@ SEQUENCE_SPANS = SideTable(
         "segment": Column("int32", "number of the segment in the sequence"),
         "doc_id": Column("uuid", "the document, conversation or pair"),
         "source": Column("string", "its source"),
-        "shard": Column("int32", "number of the token file; 0 where the stage made the tokens, one more than in the mixture where sft replays"),
+        "shard": Column(
+            "int32",
+            "number of the token file. In sft and dpo, 0 is the stage's own file; in sft, 1 and up are the mixture's files 0 and up, "
+            "of replayed segments.",
+        ),
         "start": Column("int64", "position of the segment's first token in the file"),
         "length": Column("int64", "its tokens"),
     },

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from stages.core.contract.printable import one_line
 from stages.queries.tracing.drop_evidence import Copy
 from stages.queries.tracing.rule_thresholds import Measured
-from stages.queries.tracing.trace_text import SpanDocument, TextSpan
+from stages.queries.tracing.trace_text import REPLAYS, SpanDocument, TextSpan
 from stages.queries.tracing.traced import RecordOutcome, TracedDocument, TracedVerdict
 
 MATCHES_SHOWN = 10
@@ -53,7 +53,8 @@ def _span(span: TextSpan) -> Iterator[str]:
 
 def became(document: SpanDocument, rest: str) -> str:
     """Returns what became of a span in a document: its steps, or its outcome. rest: what names all steps, if some are left out."""
-    return f"pretrain steps {listed(document.steps, rest)}" if document.steps else BECAME[document.outcome]
+    trained = {"pretrain": document.steps, REPLAYS: document.tuned}
+    return "; ".join(f"{node} steps {listed(steps, rest)}" for node, steps in trained.items() if steps) or BECAME[document.outcome]
 
 
 def listed(numbers: Sequence[int], rest: str) -> str:

@@ -50,6 +50,7 @@ class SpanDocument:
         outcome: what became of the span there: as for a record, but of the tokens of one occurrence.
         sequences: the training sequences with tokens of the span, of one occurrence.
         steps: the pretraining steps that trained them, in order.
+        tuned: the steps of sft that trained the span again, in order.
     """
 
     doc_id: str
@@ -57,6 +58,7 @@ class SpanDocument:
     outcome: RecordOutcome
     sequences: tuple[int, ...]
     steps: tuple[int, ...]
+    tuned: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def _answered(ask: database.QueryFunction, home: Path, of: Start, query: bytes, 
         for one in span.documents:
             became, doc_id = next(trained), str(one.doc_id)
             outcome = became.outcome(bool(of.sequences("pretrain")))
-            documents.append(SpanDocument(doc_id, urls.get(doc_id), outcome, tuple(sorted(became.sequences)), tuple(sorted(became.steps))))
+            numbers = [tuple(sorted(found)) for found in (became.sequences, became.steps, became.tuned)]
+            documents.append(SpanDocument(doc_id, urls.get(doc_id), outcome, *numbers))
         text = query[span.start : span.end].decode()
         start = len(query[: span.start].decode("utf-8", "surrogatepass"))
         answer.append(TextSpan(text, start, start + len(text), span.words, span.count, tuple(documents)))
@@ -221,7 +224,9 @@ def _segments(
     found: list[set[tuple[str, int]]] = [set() for _ in places]
     if not wanted or not (file := of.sequences(node)):
         return found
-    own_files = int(node == REPLAYS)  # its first token file is its own, then those of encode come
+    from stages.lm.data.replayed_sequences import OWN_FILES
+
+    own_files = OWN_FILES if node == REPLAYS else 0
     tokens = _tokens(ask, of, wanted)
     sql = "SELECT doc_id, part, sequence, shard, start, length FROM sequence_spans WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
     segments: dict[str, list[tuple[str, int, int, int, int]]] = {}
