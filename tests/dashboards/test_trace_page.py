@@ -136,7 +136,9 @@ def test_a_run_without_an_index_says_how_to_switch_it_on(client: TestClient) -> 
 
 def test_what_is_out_of_the_limits_is_refused_on_the_page(client: TestClient) -> None:
     page = asked(client, text="x " * 2049)
-    assert "The text has 4,098 characters; this page takes at most 4,096." in page and "or use `loam trace --text TEXT --run tiny-1`." in page
+    assert (
+        "The text has 4,098 characters; this page takes at most 4,096." in page and "or use `loam trace --text TEXT --run tiny-1`." in page
+    )
     assert "No 6 words" in asked(client, text="x " * 2048)
     for words in ("0", "-1", "1001", "٣", "x", "1e3", "9" * 5000):
         page = asked(client, text="eins zwei drei", min_words=words)
@@ -150,11 +152,7 @@ def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: py
     monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: found)
     page = asked(client, text="anything")
     assert len(spans(page)) == trace_page.MOST_SPANS and f"2 more spans are not shown; {MORE}." in page
-    assert (
-        "<td>4, 5</td>" in page
-        and "pretrain steps 0, 1, 2, 3" in page
-        and f"18, 19 and 5 more; {MORE}<" in page
-    )
+    assert "<td>4, 5</td>" in page and "pretrain steps 0, 1, 2, 3" in page and f"18, 19 and 5 more; {MORE}<" in page
     page = asked(client, text="anything", checkpoint="sft-1")
     assert page.count(f"; {MORE.replace('--run tiny-1', '--checkpoint sft-1')}") == trace_page.MOST_SPANS + 1
     assert "1 words, 1 time in the documents" in page
