@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
 
 REFRESH_S = 10
+MOST_HEAD_BYTES = 1 << 16
+"""Bytes of a request's head that the server accepts, also in pieces. The longest address of dashboards/pages/trace_page.py has 49 KB."""
 CLOSED = "This page needs the whole URL that `loam dashboard` printed, with its token.\n"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -114,7 +116,8 @@ def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable
     with bound(port) as listener:
         listener.listen()  # a browser that opens the URL before the server is up waits and is not refused
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
-        uvicorn.Server(uvicorn.Config(make_app(home, stages, token), log_level="warning")).run(sockets=[listener])
+        config = uvicorn.Config(make_app(home, stages, token), log_level="warning", h11_max_incomplete_event_size=MOST_HEAD_BYTES)
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def bound(port: int) -> socket.socket:

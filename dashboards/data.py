@@ -75,12 +75,14 @@ class WrittenText:
         step: Finished steps.
         prompt: What the model continued; in sft, what the user said.
         text: What it wrote.
+        artifact: Id of the checkpoint that the training made.
     """
 
     node: str
     step: int
     prompt: str
     text: str
+    artifact: str
 
 
 def chosen_run(runs: Sequence[RunRow], name: str) -> RunRow:
@@ -192,7 +194,7 @@ def written_texts(home: Path, run: str) -> list[WrittenText]:
         return []
     of_run = " OR ".join(["ends_with(t.file, ?)"] * len(tables))  # DuckDB decides this before it opens a file
     sql = (
-        "SELECT t.node, t.step, t.prompt, t.text FROM text_samples t JOIN node_run n USING (artifact_id) "
+        "SELECT t.node, t.step, t.prompt, t.text, n.artifact_id FROM text_samples t JOIN node_run n USING (artifact_id) "
         f"WHERE n.run_id = ? AND ({of_run}) ORDER BY n.ordinal DESC, t.step DESC, t.prompt LIMIT {MOST_TEXTS}"
     )
     return [WrittenText(*row) for row in database.query(home, sql, [run, *tables])[1]]
@@ -200,7 +202,7 @@ def written_texts(home: Path, run: str) -> list[WrittenText]:
 
 def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> ShownNode:
     """Returns a node's line with the values that its stage declares. summary: all values of the artifact's summary."""
-    declared = {name: summary.get(name, "") for name in stage.summary} if summary else {}
+    declared = {name: summary[name] for name in stage.summary if name in summary}
     style = STATE_CLASS.get(state, "soft")
     return ShownNode(node, state, style, f"{seconds:.1f}" if seconds is not None else "", message, declared)
 

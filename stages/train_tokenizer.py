@@ -49,8 +49,8 @@ class TrainTokenizer(StageConfig):
     """Words that occur less often are left out, which saves memory: most different words of a large crawl occur once. With 1 the merges are
     exact (as Hugging Face's trainer learns them)."""
     baseline: ExternalFiles = Field((), max_length=1)
-    """The tokenizer.json of another tokenizer, of any kind; at most one file. Report and summary show how it divides the same texts. It does not
-    change the tokenizer, so nothing that exists is made again for it, and neither is a report: name it before the first run."""
+    """The tokenizer.json of another tokenizer, of any kind; at most one file. Report and summary show how it divides the same texts. Naming one
+    trains the tokenizer again, with the same result. What is made from it stays, the report too: name it before the first run."""
 
 
 def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -62,14 +62,13 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
     Raises:
         StageError: There are no documents, too few for the vocabulary, or more words than the memory allows.
     """
-    from stages.core.store.external import local_path
     from stages.text.tokenizer.bpe import load_plain, save
     from stages.text.tokenizer.bpe_training import CorpusTooSmallError, train_on_words
     from stages.word_tables import add_up_words, words_of
 
     files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     given = ctx.files("baseline") if config.baseline else ()
-    baseline = measured_baseline(local_path(given[0], ctx.scratch), files) if given else None  # first, as it may be refused
+    baseline = measured_baseline(given[0], ctx.scratch, files) if given else None  # first, as it may be refused
     documents, train_bytes, available_bytes, counted = _counted(files, config.max_train_bytes, ctx)
     if not documents:
         raise StageError(
@@ -237,6 +236,8 @@ STAGE = Stage(
         "vocab_size": "tokens of the vocabulary",
         "bytes_per_token": "bytes of text per token",
         "tokens_per_word": "tokens per word between white space",
+        "baseline_bytes_per_token": "bytes of text per token of the baseline",
+        "baseline_tokens_per_word": "tokens of the baseline per word between white space",
         "unused_tokens": "tokens that the measured texts do not have",
     },
     output="tokenizer",

@@ -1,7 +1,8 @@
 """Measures a tokenizer on texts of every source and language: vocabulary.json of train_tokenizer, and its section of the report.
 
 Guarantee: the texts are the first of each source, so the same documents give the same figures. The file is not in the artifact's digest.
-A baseline tokenizer divides the same texts. It is from outside and is read in a separate process with limits.
+The last text of a source is cut at the source's share. A baseline tokenizer divides the same texts, with the same cuts. It is from outside
+and is read in a separate process with limits.
 Cost: MEASURED_BYTES of text are encoded; files without a source that is still needed are not read. A baseline takes the same once more.
 """
 
@@ -10,10 +11,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.core.contract.declaration import Artifact
+from stages.core.contract.declaration import Artifact, ExternalFile
 from stages.core.contract.errors import StageError
 from stages.core.contract.report_section import Section, SectionTable
 from stages.core.tables.parquet import read_batches
@@ -21,38 +23,41 @@ from stages.core.tables.parquet import read_batches
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from stages.text.tokenizer.vocabulary_use import BaselineUse, GroupUse, VocabularyUse
+    from stages.text.tokenizer.vocabulary_use import BaselineUse, GroupUse, NamedBaseline, VocabularyUse
 
 REPORT = "vocabulary.json"
 MEASURED_BYTES = 4_000_000
 """Bytes of text that are measured, the same share of each source."""
 
 
-def measured_baseline(tokenizer: Path, files: Sequence[Path]) -> BaselineUse:
+def measured_baseline(given: ExternalFile, scratch: Path, files: Sequence[Path]) -> NamedBaseline:
     """Returns how a user's tokenizer divides the texts that `write_report` measures.
 
     Args:
-        tokenizer: Its tokenizer.json.
+        given: Its tokenizer.json.
+        scratch: A folder for a copy of a remote one.
         files: The documents files.
 
     Raises:
         StageError: It cannot be read, or takes too much memory or time.
     """
     from stages.core.run.confined import ConfinedError, confined
+    from stages.core.store.external import local_path
     from stages.text.tokenizer.vocabulary_use import baseline_use
 
+    tokenizer = local_path(given, scratch)
     try:
         found: BaselineUse = confined(baseline_use, str(tokenizer), list(_texts(files)))
     except ConfinedError as error:
         raise StageError(
             f"The baseline tokenizer cannot be compared: it {error}.",
-            where=f"train_tokenizer.baseline: {tokenizer}",
+            where=f"train_tokenizer.baseline: {given.uri}",
             do="Name the tokenizer.json of a fast tokenizer of Hugging Face, or leave the setting out.",
         ) from None
-    return found
+    return {"file": given.uri.rpartition("/")[2], "sha256": sha256(tokenizer.read_bytes()).hexdigest(), **found}
 
 
-def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path, baseline: BaselineUse | None) -> dict[str, float | int]:
+def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path, baseline: NamedBaseline | None) -> dict[str, float | int]:
     """Measures a tokenizer and writes the figures.
 
     Args:
@@ -85,7 +90,10 @@ def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path, baseli
 
 
 def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
-    """Yields (source, language, text) of the first documents of each source, until each has its share of MEASURED_BYTES."""
+    """Yields (source, language, text) of the first documents of each source, until each has its share of MEASURED_BYTES.
+
+    A text is cut at what is left of the share, before a character that is not whole. So no tokenizer gets more than MEASURED_BYTES.
+    """
     import pyarrow.compute as pc
 
     in_file = [
@@ -97,8 +105,10 @@ def _texts(files: Sequence[Path]) -> Iterator[tuple[str, str, str]]:
         for batch in read_batches(file, ["source", "lang", "text"]) if any(left[source] > 0 for source in here) else ():
             for source, lang, text in zip(*(batch.column(name).to_pylist() for name in ("source", "lang", "text")), strict=True):
                 if left[source] > 0:
-                    left[source] -= len(text.encode())
-                    yield source or "", lang or "", text
+                    data = text.encode()[: left[source]]
+                    left[source] -= len(data)
+                    if cut := data.decode(errors="ignore"):
+                        yield source or "", lang or "", cut
 
 
 def report_section(artifact: Artifact) -> Section | None:
@@ -114,7 +124,7 @@ def report_section(artifact: Artifact) -> Section | None:
         row |= _divided(group, group["tokens"], "")
         rows.append(row | _divided(group, baseline["tokens"][number], " (baseline)") if baseline else row)
     compared = (
-        f"The baseline is the tokenizer of train_tokenizer.baseline, with {baseline['size']:,} tokens."
+        f"The baseline is {baseline['file']} of train_tokenizer.baseline (sha256 {baseline['sha256']}), with {baseline['size']:,} tokens."
         if baseline
         else "A token per byte is the baseline: 1 byte per token."
     )

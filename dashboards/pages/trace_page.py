@@ -19,12 +19,11 @@ from stages.queries.tracing.trace_start import Start, start
 from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, index_folder, trace_text
 
 MOST_CHARS = 4096
-"""Characters of a text. In an address a character takes up to 12 bytes, and the server accepts 64 KiB."""
+"""Characters of a text. In an address a character takes up to 12 bytes, and the server accepts a head of 64 KiB (dashboards/app.py)."""
 MOST_WORDS = 1000
 """Largest value of the shortest span."""
 MOST_SPANS = 100
 """Spans that the page shows. A text that repeats itself can have as many as words."""
-MORE = "`loam trace --text TEXT --json` names all"
 TEMPLATE = """
 {% set chosen = content.chosen %}
 <h2 id="text">Where does this text come from?</h2>
@@ -34,12 +33,14 @@ TEMPLATE = """
 {%- if run.run_id == chosen.run_id %} selected{% endif %}>{{ run.alias }}{% if run.name %} ({{ run.name }}){% endif %}</option>{% endfor %}</select></label></p>
 <p><textarea name="text" rows="8" maxlength="{{ content.most_chars }}" aria-label="Text" style="width: 100%">
 {{ content.text }}</textarea></p>
-<p><label>Shortest span (words) <input type="number" name="min_words" min="1" max="{{ content.most_words }}" value="{{ content.min_words }}"></label>
+<p><label>Shortest span (words; in Chinese, Japanese and Thai, characters)
+<input type="number" name="min_words" min="1" max="{{ content.most_words }}" value="{{ content.min_words }}"></label>
 <button>Find</button> <span class="soft">Up to {{ content.most_chars }} characters.</span></p>
 </form>
 {% if content.problem %}<p class="bad">{{ content.problem }}</p>{% endif %}
 {% if content.origin %}<h2 id="spans">Spans</h2>
-<p class="soft">The longest spans that are verbatim in the documents that {{ content.origin.alias }} was made from. Spans can overlap.</p>
+<p class="soft">The longest spans that are verbatim in the documents that {{ content.origin.alias }} was made from. Spans can overlap.
+Trainings after {{ content.origin.alias }} do not count.</p>
 {% for span in content.spans %}<h3>{{ "{:,}".format(span.words) }} words, {{ "{:,}".format(span.count) }} time{{ 's' if span.count != 1 }} in the documents</h3>
 <pre>
 {{ span.text }}</pre>
@@ -51,8 +52,9 @@ TEMPLATE = """
 {% if content.written %}<h2 id="samples">What the models of {{ chosen.alias }} wrote</h2>
 <div class="wide"><table><thead><tr><th>node</th><th class="number">step</th><th>prompt</th><th>text</th><th></th></tr></thead><tbody>
 {% for one in content.written %}<tr><td>{{ one.node }}</td><td class="number">{{ one.step }}</td><td>{{ one.prompt }}</td><td>{{ one.text }}</td>
-<td><a href="/trace?run={{ chosen.run_id|urlencode }}&amp;min_words={{ content.min_words }}&amp;text={{ one.text[:content.most_chars]|urlencode }}">where
-from?</a></td></tr>
+<td><a href="/trace?run={{ chosen.run_id|urlencode }}&amp;checkpoint={{ one.artifact|urlencode }}&amp;min_words={{ content.min_words }}
+{#- #}&amp;text={{ one.text[:content.most_chars]|urlencode }}">where from?
+{%- if one.text|length > content.most_chars %} (first {{ "{:,}".format(content.most_chars) }} characters){% endif %}</a></td></tr>
 {% endfor %}</tbody></table></div>{% endif %}
 {% endif %}
 """
@@ -65,6 +67,7 @@ class TraceContent(PageContent):
     Attributes:
         runs: The runs to choose from.
         chosen: The run that is asked; None if there is no run.
+        checkpoint: Name of the artifact that the answer starts from; if it is empty, that is the pretrain of the run.
         text: The text that is looked for, with one character per line break.
         min_words: The shortest span, in words.
         problem: Why there is no answer; empty if there is one, or no text.
@@ -79,6 +82,7 @@ class TraceContent(PageContent):
 
     runs: Sequence[RunRow] = ()
     chosen: RunRow | None = None
+    checkpoint: str = ""
     text: str = ""
     min_words: int = MIN_WORDS
     problem: str = ""
@@ -88,21 +92,19 @@ class TraceContent(PageContent):
     written: Sequence[WrittenText] = ()
     most_chars: int = MOST_CHARS
     most_words: int = MOST_WORDS
-    more: str = MORE
+    more: str = ""
 
-    @staticmethod
-    def became(document: SpanDocument) -> str:
+    def became(self, document: SpanDocument) -> str:
         """Returns what became of a span in a document, as `loam trace` says it."""
-        return became(document, MORE)
+        return became(document, self.more)
 
-    @staticmethod
-    def sequences(document: SpanDocument) -> str:
+    def sequences(self, document: SpanDocument) -> str:
         """Returns the training sequences of a span in a document."""
-        return listed(document.sequences, MORE)
+        return listed(document.sequences, self.more)
 
 
 def content(visit: PageVisit) -> TraceContent:
-    """Returns the answer for the parameters `run` (the newest run if it is empty or unknown), `text` and `min_words`."""
+    """Returns the answer for the parameters `run` (the newest run if it is empty or unknown), `checkpoint`, `text` and `min_words`."""
     runs = run_rows(visit.home)
     if not runs:
         return TraceContent()
@@ -110,35 +112,38 @@ def content(visit: PageVisit) -> TraceContent:
     asked = TraceContent(
         runs=runs[:MOST_RUNS] if chosen in runs[:MOST_RUNS] else [*runs[:MOST_RUNS], chosen],
         chosen=chosen,
+        checkpoint=visit.parameters.get("checkpoint", ""),
         text=visit.parameters.get("text", "").replace("\r\n", "\n"),  # a browser sends every line break of a form as two characters
         written=written_texts(visit.home, chosen["run_id"]),
     )
     try:
-        return _answered(visit, chosen["run_id"], replace(asked, min_words=_min_words(visit.parameters.get("min_words", ""))))
+        return _answered(visit, chosen, replace(asked, min_words=_min_words(visit.parameters.get("min_words", ""))))
     except LoamError as error:  # the form and the texts stay on the page
         return replace(asked, problem=str(error))
 
 
-def _answered(visit: PageVisit, run: str, asked: TraceContent) -> TraceContent:
+def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceContent:
     """Returns the content with the spans of its text; without a text, as it is.
 
     Args:
         visit: The request.
-        run: Id of the run.
+        run: The run.
         asked: What is asked.
 
     Raises:
-        RecipeError: The text is too long, or the documents of the run have no index, also if there is no text yet.
+        RecipeError: The text is too long, there is no such checkpoint, or the documents have no index, also if there is no text yet.
     """
+    of = start(visit.home, run["run_id"], asked.checkpoint)
+    command = "loam trace --text TEXT " + (f"--checkpoint {of.alias}" if asked.checkpoint else f"--run {run['alias']}")
     if len(asked.text) > MOST_CHARS:
         what = f"The text has {len(asked.text):,} characters; this page takes at most {MOST_CHARS:,}."
-        raise RecipeError(what, do="Give a shorter part of it, or use `loam trace --text TEXT`.")
-    of = start(visit.home, run)
+        raise RecipeError(what, do=f"Give a shorter part of it, or use `{command}`.")
     index_folder(visit.home, of)
     if not asked.text.strip():
         return asked
     spans = trace_text(visit.home, of, asked.text, asked.min_words)
-    return replace(asked, origin=of, spans=spans[:MOST_SPANS], left_out=max(0, len(spans) - MOST_SPANS))
+    more = f"`{command} --json` names all"
+    return replace(asked, origin=of, spans=spans[:MOST_SPANS], left_out=max(0, len(spans) - MOST_SPANS), more=more)
 
 
 def _min_words(given: str) -> int:

@@ -49,7 +49,13 @@ NOTHING = TraceSubject()
 def trace(
     *,
     what: TraceSubject = NOTHING,
-    min_words: Annotated[int, whole(), Parameter(help="shortest span of --text, in words; shorter ones are mostly common phrases")] = 6,
+    min_words: Annotated[
+        int,
+        whole(),
+        Parameter(
+            help="shortest span of --text, in words (in Chinese, Japanese and Thai, characters); shorter ones are mostly common phrases"
+        ),
+    ] = 6,
     run: Annotated[
         str,
         Parameter(group=WHERE, metavar="RUN", help="start from what this run made: id, alias or given name", completer=completers.runs),

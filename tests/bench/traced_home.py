@@ -39,7 +39,7 @@ REASONS = {
     "dedup": (13, "dropped", "near_duplicate"),
     "decontaminate": (17, "changed", "contaminated"),
 }
-"""Node -> every how manieth document it does not keep as it is, verdict, reason."""
+"""Node -> (n, verdict, reason): every n-th document gets this verdict."""
 STRIDE = 1_000_003
 """A prime: document number i * STRIDE modulo their number is at place i of the sequences."""
 Values = Mapping[str, "np.ndarray | pa.Array"]

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -114,6 +115,7 @@ def test_the_command_prints_the_url_that_opens_it_and_a_new_one_each_time(tmp_pa
             assert httpx.get(url, headers={"Host": "evil.example"}, timeout=30).status_code == 400
             longest = f"{url.partition('?')[0]}trace?run={'r' * 64}&min_words=6&text={'%F0%9F%98%80' * MOST_CHARS}"
             assert httpx.get(longest, timeout=30).status_code == 401, "the server reads the longest address of the page of a text"
+            assert answered_in_parts(longest).startswith("HTTP/1.1 401 "), "the parts of a head count together"
     assert printed[0].partition("token=")[2] != printed[1].partition("token=")[2]
 
 
@@ -143,6 +145,17 @@ def test_opens_in_a_real_browser(tiny_home: Path, tmp_path: Path) -> None:
         assert all(address.startswith(root) for address in asked)
         opened.screenshot(path=str(tmp_path / "dashboard.png"), full_page=True)
         browser.close()
+
+
+def answered_in_parts(url: str) -> str:
+    """Returns the first line of the answer to a request that is sent in two parts, with time for the server to read the first alone."""
+    root = httpx.URL(url)
+    head = f"GET {root.raw_path.decode()} HTTP/1.1\r\nHost: {root.host}:{root.port}\r\nConnection: close\r\n\r\n".encode()
+    with socket.create_connection((root.host, root.port or 0), timeout=30) as connection:
+        connection.sendall(head[:40_000])
+        time.sleep(0.3)
+        connection.sendall(head[40_000:])
+        return connection.makefile("rb").readline().decode()
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from stages.queries.tracing.traced import RecordOutcome
 from tests.conftest import run_stage
 from tests.queries.two_runs import DECISION, doc, make_artifact, make_run
 
+MORE = "`loam trace --text TEXT --run tiny-1 --json` names all"
 EVIL = "<script>alert(1)</script> & 'one' \"two\"\nthree four five six\tseven"
 DOCUMENTS = (EVIL, "eins zwei drei vier fünf sechs", "eins zwei drei vier fünf sechs sieben")
 SAMPLES = (
@@ -46,8 +47,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clean = make_artifact(home, "decontaminate", 1, {}, tables)
     documents: Artifact = manifest.read_artifact(home / "artifacts" / clean)
     run_stage(text_index.STAGE, {"piece_mib": 1}, {"documents": documents}, home)
-    tuned = make_artifact(home, "sft", 1, {}, {"text_samples.parquet": (TEXT_SAMPLES.types, SAMPLES)})
-    make_run(home, 1, [clean, tuned])
+    spans = dict.fromkeys(("start", "length", "bytes"), "int64") | {"doc_id": "uuid", "shard": "int32"}
+    tokens = make_artifact(home, "encode", 1, {"documents": clean}, {"spans/00000.parquet": (spans, [])})
+    trained = make_artifact(home, "pretrain", 1, {"tokens": tokens}, {})
+    tuned = make_artifact(home, "sft", 1, {"checkpoint": trained}, {"text_samples.parquet": (TEXT_SAMPLES.types, SAMPLES)})
+    make_run(home, 1, [clean, tokens, trained, tuned])
     make_run(home, 2, [make_artifact(home, "decontaminate", 2, {}, {"decisions/00000.parquet": (DECISION, decided)})])
     database.update(home)
     return home
@@ -107,7 +111,12 @@ def test_a_text_of_a_model_has_a_link_that_fills_it_in(client: TestClient) -> No
         address = urlsplit(unescape(link))
         assert address.path == "/trace" and not address.fragment and len(link) < 60_000
         assert parse_qs(address.query, keep_blank_values=True)["text"] == [str(sample["text"])[: trace_page.MOST_CHARS]]
+    assert page.count("where from?<") == 2 and page.count("where from? (first 4,096 characters)<") == 1
     opened = client.get(unescape(rows[0][3])).text
+    assert "made from. Spans" in opened and "documents that sft-1 was" in opened, "not that of pretrain, which did not write it"
+    assert "Trainings after sft-1 do not count." in opened
+    assert "Trainings after pretrain-1 do not count." in asked(client, text=EVIL)
+    assert "There is no artifact &#39;sft-9&#39; here" in asked(client, text=EVIL, checkpoint="sft-9")
     assert spans(opened) == [EVIL.partition("<")[2]] and "selected>tiny-1<" in opened
     assert "wrote</h2>" not in asked(client, run="run-2"), "run-2 has no training"
 
@@ -127,7 +136,9 @@ def test_a_run_without_an_index_says_how_to_switch_it_on(client: TestClient) -> 
 
 def test_what_is_out_of_the_limits_is_refused_on_the_page(client: TestClient) -> None:
     page = asked(client, text="x " * 2049)
-    assert "The text has 4,098 characters; this page takes at most 4,096." in page and "Give a shorter part of it" in page
+    assert (
+        "The text has 4,098 characters; this page takes at most 4,096." in page and "or use `loam trace --text TEXT --run tiny-1`." in page
+    )
     assert "No 6 words" in asked(client, text="x " * 2048)
     for words in ("0", "-1", "1001", "٣", "x", "1e3", "9" * 5000):
         page = asked(client, text="eins zwei drei", min_words=words)
@@ -140,12 +151,10 @@ def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: py
     found = [TextSpan(f"s{n}", 0, 2, 1, 1, (document,)) for n in range(trace_page.MOST_SPANS + 2)]
     monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: found)
     page = asked(client, text="anything")
-    assert len(spans(page)) == trace_page.MOST_SPANS and "2 more spans are not shown; `loam trace --text TEXT --json` names all." in page
-    assert (
-        "<td>4, 5</td>" in page
-        and "pretrain steps 0, 1, 2, 3" in page
-        and "18, 19 and 5 more; `loam trace --text TEXT --json` names all; sft steps 7, 9<" in page
-    )
+    assert len(spans(page)) == trace_page.MOST_SPANS and f"2 more spans are not shown; {MORE}." in page
+    assert "<td>4, 5</td>" in page and "pretrain steps 0, 1, 2, 3" in page and f"18, 19 and 5 more; {MORE}; sft steps 7, 9<" in page
+    page = asked(client, text="anything", checkpoint="sft-1")
+    assert page.count(f"; {MORE.replace('--run tiny-1', '--checkpoint sft-1')}") == trace_page.MOST_SPANS + 1
     assert "1 words, 1 time in the documents" in page
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from dataclasses import dataclass
@@ -241,6 +242,36 @@ def test_what_cannot_be_answered_is_said(made: Made, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="The documents that decontaminate-1 was made from have no index of their text") as caught:
         trace_text.trace_text(home, trace_start.start(home), "words", 6)
     assert "Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`." in str(caught.value)
+
+
+def test_an_index_of_an_older_version_is_refused(made: Made, tmp_path: Path) -> None:
+    """Catches: counts of an index with too few places."""
+    assert text_index.STAGE.version == trace_text.INDEX_VERSION
+    home = tmp_path / "home"
+    shutil.copytree(made.home, home)
+    (folder,) = (home / "artifacts" / "text_index").iterdir()
+    described = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(described | {"version": 1, "version_notes": ["first version"]}))
+    shutil.rmtree(home / "index", ignore_errors=True)
+    database.update(home)
+    with pytest.raises(RecipeError, match="The index .* that pretrain-1 was made from was built by an older version") as caught:
+        trace_text.trace_text(home, trace_start.start(home), "words", 6)
+    assert str(folder) in str(caught.value) and "Run `loam stage text_index RECIPE`." in str(caught.value)
+
+
+@pytest.mark.parametrize("left", [0, 401, 400, None])
+def test_a_damaged_index_is_named(made: Made, tmp_path: Path, left: int | None) -> None:
+    """400 bytes are whole places, so only their number shows that the file was cut. None: the file is missing."""
+    home = tmp_path / "home"
+    shutil.copytree(made.home, home)
+    (order,) = (home / "artifacts" / "text_index").glob("*/pieces/*/order.bin")
+    data = order.read_bytes()
+    order.unlink()
+    if left is not None:
+        order.write_bytes(data[:left])
+    with pytest.raises(RecipeError, match="The index of the text is damaged: ") as caught:
+        trace_text.trace_text(home, trace_start.start(home), "words", 6)
+    assert str(order.parents[2]) in str(caught.value) and "Run `loam stage text_index RECIPE --force`." in str(caught.value)
 
 
 def test_the_command_prints_spans(made: Made) -> None:

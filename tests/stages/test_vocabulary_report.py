@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,9 @@ def test_every_source_has_its_share_and_the_section_shows_it(tmp_path: Path, mon
     tokenizer = train_bpe(["the red fox"] * 5, 270)
     figures = write_report(tokenizer, files, docs.path / REPORT, None)
     groups = json.loads((docs.path / REPORT).read_text())["groups"]
-    assert [(group["source"], group["lang"], group["bytes"]) for group in groups] == [("a", "en", 120), ("b", "en", 10)]
-    assert figures["bytes_per_token"] == round(130 / sum(group["tokens"] for group in groups), 4)
-    assert figures["tokens_per_word"] == round(sum(group["tokens"] for group in groups) / 32, 4)
+    assert [(group["source"], group["lang"], group["bytes"]) for group in groups] == [("a", "en", 100), ("b", "en", 10)]
+    assert figures["bytes_per_token"] == round(110 / sum(group["tokens"] for group in groups), 4)
+    assert figures["tokens_per_word"] == round(sum(group["tokens"] for group in groups) / 27, 4)
     section = report_section(docs)
     assert section is not None and [row["source"] for row in section.tables[0].rows] == ["a", "b"]
     assert "1234567890 is 1 | 2 | 3" in section.paragraphs[1] and "Of 264 tokens" in section.paragraphs[1]
@@ -53,8 +54,25 @@ def test_a_baseline_stands_beside_it(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [dict(list(row.items())[:5]) for row in rows] == [dict(row) for row in before]
     assert list(section.tables[0].numeric) == list(rows[0])[2:] and len(rows[0]) == 7
-    assert "The baseline is the tokenizer of train_tokenizer.baseline, with 1 tokens." in section.paragraphs[0]
+    named = sha256((tmp_path / "words.json").read_bytes()).hexdigest()
+    assert f"The baseline is words.json of train_tokenizer.baseline (sha256 {named}), with 1 tokens." in section.paragraphs[0]
+    measured = json.loads((beside.path / REPORT).read_text())["baseline"]
+    assert (measured["file"], measured["sha256"]) == ("words.json", named)
+    assert {"baseline_bytes_per_token", "baseline_tokens_per_word"} <= STAGE.summary.keys() & beside.summary.keys()
     assert "train_tokenizer.baseline" not in without.paragraphs[0]
+
+
+def test_a_document_above_the_share_is_cut_for_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """é is two bytes, and the share ends in the middle of one. Catches: a whole document in the confined process, two cuts that differ."""
+    monkeypatch.setattr(vocabulary_report, "MEASURED_BYTES", 1000)
+    docs = made.documents(tmp_path / "docs", [[("a", "x" * 9 + "é " * 400_000), ("a", "more")]])
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Split("é", "isolated")
+    words.save(str(tmp_path / "words.json"))
+    config = {"vocab_size": 262, "baseline": [str(tmp_path / "words.json")]}  # a token per byte
+    found = json.loads((run_stage(STAGE, config, {"documents": docs}, tmp_path / "home").path / REPORT).read_text())
+    assert [(group["bytes"], group["tokens"]) for group in found["groups"]] == [(999, 999)]
+    assert found["baseline"]["tokens"] == [1 + 330 * 2]
 
 
 def test_a_baseline_that_is_no_tokenizer_is_refused_before_the_words_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

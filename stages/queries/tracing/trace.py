@@ -219,6 +219,14 @@ def urls_in(query: database.QueryFunction, judged: Sequence[str], doc_ids: Seque
     return {str(doc_id): str(url) for doc_id, url in query(sql, [*judged, list(doc_ids)])[1]}
 
 
+def first_step(query: database.QueryFunction, of: Start, known: int | None) -> int | None:
+    """Returns the first pretraining step of a start that continues a checkpoint. Without steps or a checkpoint, returns `known`."""
+    if not of.trunk or not (file := of.of.get(("pretrain", "steps"))):
+        return known
+    first: int | None = query("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
+    return first
+
+
 def _steps_of(home: Path, of: Start) -> tuple[str, str]:
     """Returns the path part of the table of steps that an answer names (empty if there is none), and the artifact that was trained.
 
@@ -249,8 +257,7 @@ def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str)
     first: int | None = None  # of the steps of the runs that were already looked at
     for one in of.chain:
         recorded.append(_recorded(query, one, doc_id, first))
-        if one.trunk and (file := one.of.get(("pretrain", "steps"))):
-            first = query("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
+        first = first_step(query, one, first)
     found = [document for document in recorded if document]
     if not found:
         raise RecipeError(

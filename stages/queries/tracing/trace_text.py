@@ -20,24 +20,28 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
-from stages.queries.tracing.trace import urls_in
+from stages.queries.tracing.trace import first_step, urls_in
 from stages.queries.tracing.trace_start import Start
 from stages.queries.tracing.traced import RecordOutcome
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from stages.text.match.suffix_array import TextPiece
     from stages.text.match.verbatim import Occurrence, VerbatimSpan
 
 MAX_BYTES = 1 << 16
 """Largest text, in UTF-8. One word again and again is the worst: 100 KB of it took 74 s on a busy machine (2026-11-23),
 and the time grows with the square of the length."""
+INDEX_VERSION = 2
+"""The version of stage text_index that this search reads. Version 1 has too few places in scripts without spaces, so counts would be too low."""
 REPLAYS = "sft"
 """The node that trains pretraining sequences again."""
 DOCUMENTS = 3
 """Documents per span by default."""
 MIN_WORDS = 6
-"""Shortest span by default, in words; shorter ones are mostly common phrases. A guess."""
+"""Shortest span by default, in words; shorter ones are mostly common phrases. A guess. In Chinese, Japanese and Thai, among others, a character
+counts as a word, so there it is a few words only."""
 
 
 @dataclass(frozen=True)
@@ -124,18 +128,16 @@ def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int 
         The spans that no longer one contains, in the order of the text. They can overlap.
 
     Raises:
-        RecipeError: the text is too long, or the documents have no index.
+        RecipeError: the text is too long, or the documents have no index, or one that is damaged or of an older version.
     """
     query = text.encode("utf-8", "surrogatepass")
     if len(query) > MAX_BYTES:
         raise RecipeError(
             f"The text has {len(query):,} bytes; at most {MAX_BYTES:,} are searched.", where="--text", do="Give a shorter part of it."
         )
-    from stages.text.match.suffix_array import open_piece
     from stages.text.match.verbatim import longest_spans
 
-    index = index_folder(home, of)
-    found = longest_spans([open_piece(folder) for folder in sorted((index / "pieces").iterdir())], query, min_words, documents)
+    found = longest_spans(_pieces(index_folder(home, of)), query, min_words, documents)
     return database.with_connection(home, lambda ask: _answered(ask, home, of, query, found))
 
 
@@ -147,11 +149,12 @@ def index_folder(home: Path, of: Start) -> Path:
         of: the start of the answer.
 
     Raises:
-        RecipeError: there are no documents, or they have no index.
+        RecipeError: there are no documents, or they have no index, or only one that an older version of the stage built.
     """
     indexed = database.with_connection(home, lambda ask: _documents(ask, of))
     sql = (
-        "SELECT child FROM edge JOIN artifact ON artifact_id = child WHERE parent = ? AND kind = 'text_index' ORDER BY number DESC LIMIT 1"
+        "SELECT child, version FROM edge JOIN artifact ON artifact_id = child WHERE parent = ? AND kind = 'text_index' "
+        "ORDER BY version DESC, number DESC LIMIT 1"
     )
     if not (found := database.query(home, sql, [indexed])[1]):
         raise RecipeError(
@@ -159,7 +162,34 @@ def index_folder(home: Path, of: Start) -> Path:
             where=f"{indexed or of.artifact} of {home}",
             do="Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`.",
         )
-    return home / "artifacts" / str(found[0][0])
+    folder = home / "artifacts" / str(found[0][0])
+    if found[0][1] < INDEX_VERSION:
+        what = f"The index of the text of the documents that {of.alias} was made from was built by an older version."
+        raise RecipeError(what, where=str(folder), do="Run `loam stage text_index RECIPE`.")
+    return folder
+
+
+def _pieces(index: Path) -> list[TextPiece]:
+    """Returns the pieces of an index.
+
+    Raises:
+        RecipeError: a file is missing or has another size.
+    """
+    from stages.text.match.suffix_array import open_piece
+
+    problem = ""
+    try:
+        words = json.loads((index / "text_index.json").read_text(encoding="utf-8"))["words"]
+        pieces = [open_piece(folder) for folder in sorted((index / "pieces").iterdir())]
+        if (there := sum(len(piece.order) for piece in pieces)) != words:
+            problem = f"it has {there:,} of {words:,} words"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    if problem:
+        raise RecipeError(
+            f"The index of the text is damaged: {problem}.", where=str(index), do="Run `loam stage text_index RECIPE --force`."
+        )
+    return pieces
 
 
 def _documents(ask: database.QueryFunction, of: Start) -> str:
@@ -207,8 +237,7 @@ def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequenc
             if not number:
                 trained.sequences.update(sequences)
                 trained.parts.update(part for part, _ in own)
-        if file := one.of.get(("pretrain", "steps")):
-            before = ask("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
+        before = first_step(ask, one, before)
     replayed = _segments(ask, home, of, places, REPLAYS)
     steps = _steps(ask, of, {sequence for own in replayed for _, sequence in own}, None, REPLAYS)
     for trained, own in zip(found, replayed, strict=True):

@@ -24,7 +24,7 @@ BLOCK_BYTES = 128
 LANES = 64  # records that the kernel mixes at a time, so that its inner loop becomes vector instructions
 CHUNK = 1 << 18  # records that are copied at a time
 FEW = 1 << 16
-"""Up to so many records, hashlib takes less time than the load of numba. It changes no value."""
+"""With at most this many records, hashlib is faster than loading numba. The values are the same."""
 START = (
     0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
     0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,

@@ -36,6 +36,13 @@ class BaselineUse(TypedDict):
     tokens: list[int]
 
 
+class NamedBaseline(BaselineUse):
+    """What `baseline_use` found of a file. file: its name; sha256: of its content, in hexadecimal."""
+
+    file: str
+    sha256: str
+
+
 class VocabularyUse(TypedDict):
     """What `vocabulary_use` found. Tokens that are special are not counted."""
 
@@ -47,7 +54,7 @@ class VocabularyUse(TypedDict):
     longest: list[str]
     digits_text: str
     digits: list[str]
-    baseline: NotRequired[BaselineUse]
+    baseline: NotRequired[NamedBaseline]
 
 
 def vocabulary_use(tokenizer: Tokenizer, texts: Iterable[tuple[str, str, str]]) -> VocabularyUse:
