@@ -98,7 +98,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["pretrain.model.num_attention_heads=7"], "model.hidden_size 128 is not divisible by model.num_attention_heads 7"),
         (["pretrain.model.num_key_value_heads=3"], "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
         (["pretrain.model.head_dim=3"], "A head has 3 channels"),
-        (["pretrain.optimizer.betas=[0.9, 1.0]"], "pretrain.optimizer.betas.1: must be below 1, not 1.0."),
+        (["pretrain.optimizer={name: adamw, betas: [0.9, 1.0]}"], "pretrain.optimizer.betas.1: must be below 1, not 1.0."),
         (["pretrain.optimizer={name: adam}"], 'pretrain.optimizer: the name must be adamw or muon, not "adam"'),
         (["pretrain.loss={name: dpo}"], 'pretrain.loss: the name must be next_token, not "dpo"'),
         (["dpo.loss.beta=0"], "dpo.loss.beta: must be above 0, not 0."),
@@ -107,8 +107,8 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
             "pretrain.batch_ramp: global_batch_size 12 is not divisible by runtime.cpu_ranks",
         ),
         (
-            ["pretrain.batch_ramp=[{steps: 300, global_batch_size: 8}]"],
-            "pretrain.budget.steps 300 ends before pretrain.batch_ramp, which takes 300",
+            ["pretrain.batch_ramp=[{steps: 800, global_batch_size: 8}]"],
+            "pretrain.budget.steps 800 ends before pretrain.batch_ramp, which takes 800",
         ),
         (["pretrain.global_batch_size=12"], "pretrain.global_batch_size 12 is not divisible by runtime.cpu_ranks 2 x"),
         (["sft.global_batch_size=4"], "sft.global_batch_size 4 is not divisible"),
@@ -116,11 +116,11 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["runtime.gpus=3", "runtime.micro_batch_size=1"], "is not divisible by runtime.gpus 3"),
         (["pretrain.budget={tokens: 61440}"], "pretrain.budget.tokens 61,440 is 30 steps of"),
         (["sft.budget={tokens: 100}"], "tokens: warmup_steps 10 is not below the 1 steps of the run"),
-        (["pretrain.warmup_steps=300"], "warmup_steps 300 is not below the 300 steps of the run"),
-        (["pretrain.schedule={name: wsd, decay_frac: 0.95}"], "the decay of schedule wsd takes 285 steps, but only 270 of the 300 steps"),
+        (["pretrain.warmup_steps=800"], "warmup_steps 800 is not below the 800 steps of the run"),
+        (["pretrain.schedule={name: wsd, decay_frac: 0.96}"], "the decay of schedule wsd takes 768 steps, but only 760 of the 800 steps"),
         (
-            ["pretrain.budget={tokens: 81920}", "pretrain.schedule={name: wsd, decay_frac: 0.5}"],
-            "the decay of schedule wsd takes 20 steps, but only 10",
+            ["pretrain.budget={tokens: 122880}", "pretrain.schedule={name: wsd, decay_frac: 0.5}"],
+            "the decay of schedule wsd takes 30 steps, but only 20",
         ),
         (["pretrain.schedule={name: step}"], 'pretrain.schedule: the name must be cosine or linear or wsd, not "step"'),
         (["reference.max_pairs=15"], "reference.max_pairs 15 is less than one batch of dpo, which has 16"),
@@ -166,7 +166,7 @@ def test_what_hangs_on_settings_alone_is_refused_on_load(settings: list[str], wh
 @pytest.mark.parametrize(
     "settings",
     [
-        ["pretrain.budget={tokens: 63489}"],  # 31 steps of 2,048 tokens, above 30 of warm-up
+        ["pretrain.budget={tokens: 81921}"],  # 41 steps of 2,048 tokens, above 40 of warm-up
         ["reference.max_pairs=16"],
         ["mix.weights={docs: 1}", "mix.total_tokens=1000"],
         ["crawl.sources={web: [x.parquet], code: [y.jsonl]}", "mix.weights={docs: 1, web: 2, code: 1}", "mix.total_tokens=1000"],

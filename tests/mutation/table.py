@@ -31,6 +31,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "lm/data/reader": ("tests/lm/data/test_reader.py", "tests/lm/data/test_rank_slices.py", "tests/lm/data/test_pairs.py", "tests/stages/test_pretrain.py"),
     "lm/data/pairs": ("tests/lm/data/test_pairs.py", "tests/stages/test_dpo.py", "tests/stages/test_reference.py"),
     "lm/data/replayed_sequences": ("tests/lm/data/test_replayed_sequences.py",),
+    "task_scores": ("tests/stages/test_evaluate.py",),
     "mixture_sequences": ("tests/stages/test_sft_replay.py", "tests/stages/test_pretrain.py"),
     "lm/train/trainer": TRAINED,
     "lm/train/continuation": ("tests/lm/train/test_continuation.py", "tests/stages/test_continued_training.py"),

@@ -169,12 +169,12 @@ def test_without_an_answer_the_command_says_so(tmp_path: Path, monkeypatch: pyte
 def test_two_recipe_files(tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     text = (Path(__file__).parents[3] / "configs" / "tiny.yaml").read_text()
     (tmp_path / "a.yaml").write_text(text)
-    (tmp_path / "b.yaml").write_text(text.replace("learning_rate: 0.006", "learning_rate: 0.003"))
-    words = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--set", "pretrain.budget.steps=40", "--a", "pretrain.warmup_steps=3"]
+    (tmp_path / "b.yaml").write_text(text.replace("learning_rate: 0.02", "learning_rate: 0.003"))
+    words = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--set", "pretrain.budget.steps=60", "--a", "pretrain.warmup_steps=3"]
     assert main(["decide", *words, "--json", "--home", str(tmp_path / "home")]) == 0
     record = json.loads(deciding.record_path(tmp_path / "home", answered(capsys.readouterr().out)["decision"]).read_text())
-    assert [record[side]["resolved"]["pretrain"]["budget"]["steps"] for side in "ab"] == [40, 40]
-    assert [record[side]["resolved"]["pretrain"]["warmup_steps"] for side in "ab"] == [3, 30]
+    assert [record[side]["resolved"]["pretrain"]["budget"]["steps"] for side in "ab"] == [60, 60]
+    assert [record[side]["resolved"]["pretrain"]["warmup_steps"] for side in "ab"] == [3, 40]
 
 
 def test_a_dry_run_shows_the_cost_and_runs_nothing(tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:

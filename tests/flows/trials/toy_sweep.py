@@ -45,7 +45,7 @@ def made_path(session: Session) -> Path:
 def made_points(home: Path, over: tuple[str, ...] = OVER, held: tuple[str, ...] = (), seeds: int = 1, recipe: str = "") -> Any:
     """Returns (request, points) of a sweep over a small recipe."""
     home.mkdir(exist_ok=True)
-    text = (PROJECT / "configs" / "tiny.yaml").read_text().replace("warmup_steps: 30", "warmup_steps: 2")
+    text = (PROJECT / "configs" / "tiny.yaml").read_text().replace("warmup_steps: 40", "warmup_steps: 2")
     (home.parent / "toy.yaml").write_text(text)
     axes = parsed_over(over)
     request = SweepRequest(recipe or str(home.parent / "toy.yaml"), (), axes, seeds, parsed_hold_out(held, axes), home=str(home))

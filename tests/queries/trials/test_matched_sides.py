@@ -27,7 +27,9 @@ DOCUMENTS = (b"five six", b"seven")
 
 
 def recipe(*settings: str) -> Recipe:
-    return load_recipe("tiny", config_classes(), settings)
+    """Tiny with 300 steps, unless the settings give another budget."""
+    steps = [] if any(one.startswith("pretrain.budget") for one in settings) else ["pretrain.budget.steps=300"]
+    return load_recipe("tiny", config_classes(), [*steps, *settings])
 
 
 def artifacts(

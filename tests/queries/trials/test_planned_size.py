@@ -17,10 +17,10 @@ PER_TOKEN = 6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * 256
 @pytest.mark.parametrize(
     ("settings", "size"),
     [
-        ((), PlannedSize(PARAMETERS, 300 * 8 * 256, PER_TOKEN * 300.0 * 8 * 256)),
+        (("pretrain.budget.steps=300",), PlannedSize(PARAMETERS, 300 * 8 * 256, PER_TOKEN * 300.0 * 8 * 256)),
         (("pretrain.budget={tokens: 2049}",), PlannedSize(PARAMETERS, 4096, PER_TOKEN * 4096.0)),
         (
-            ("pretrain.batch_ramp=[{steps: 10, global_batch_size: 16}]",),
+            ("pretrain.budget.steps=300", "pretrain.batch_ramp=[{steps: 10, global_batch_size: 16}]"),
             PlannedSize(PARAMETERS, 310 * 8 * 256, PER_TOKEN * 310.0 * 8 * 256),
         ),
         (("pretrain.budget={epochs: 2}",), PlannedSize(PARAMETERS, None, None)),
@@ -36,7 +36,7 @@ def test_tokens_and_work_follow_the_ranges_of_the_mixture() -> None:
     phases = "mix.phases=[{tokens: 6400, seq_len: 64}, {tokens: 100000}]"
     tokens = {64: 12 * 8 * 64, 256: 288 * 8 * 256}
     work = sum(count * (6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * length) for length, count in tokens.items())
-    assert planned_size(load_recipe("tiny", config_classes(), (phases,)), Plan(())) == PlannedSize(
+    assert planned_size(load_recipe("tiny", config_classes(), (phases, "pretrain.budget.steps=300")), Plan(())) == PlannedSize(
         PARAMETERS, sum(tokens.values()), float(work)
     )
 
