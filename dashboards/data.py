@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.core.contract.report_section import figure
 from stages.core.contract.states import NodeState
 from stages.core.index import database
+from stages.queries.tracing.document_rows import in_files
 from stages.text.web.chart import line_chart, thinned
 
 if TYPE_CHECKING:
@@ -148,18 +149,10 @@ def artifact_lines(home: Path, run: str) -> list[Mapping[str, str]]:
 
 def loss_charts(home: Path, run: str) -> list[str]:
     """Returns one SVG chart of loss by step per training node of a run. run: id of the run."""
-    trained = "SELECT DISTINCT artifact_id FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND kind = 'metrics'"
-    files = [f"/{row[0]}/" for row in database.query(home, trained, [run])[1]]
-    if not files:
-        return []
-    of_run = " OR ".join(["contains(m.file, ?)"] * len(files))  # DuckDB decides this before it opens a file
-    sql = (
-        "SELECT m.node, m.step, m.loss, m.validation_loss FROM step_metrics m JOIN node_run n USING (artifact_id) "
-        f"WHERE n.run_id = ? AND ({of_run}) ORDER BY n.ordinal, m.step"
-    )
+    columns, order = "t.node, t.step, t.loss, t.validation_loss", "n.ordinal, t.step"
     train: dict[str, list[tuple[float, float]]] = {}
     validation: dict[str, list[tuple[float, float]]] = {}
-    for node, step, loss, validation_loss in database.query(home, sql, [run, *files])[1]:
+    for node, step, loss, validation_loss in _rows_of_run(home, run, "step_metrics", columns, order):
         for series, value in ((train, loss), (validation, validation_loss)):
             points = series.setdefault(node, [])
             if value is not None:
@@ -188,16 +181,29 @@ def score_lines(home: Path, run: str) -> list[Mapping[str, str]]:
 
 def written_texts(home: Path, run: str) -> list[WrittenText]:
     """Returns the last MOST_TEXTS texts that the models of a run wrote during their training, the last node and step first. run: id of the run."""
-    sql = "SELECT DISTINCT path, ordinal FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND view = 'text_samples' ORDER BY ordinal"
-    tables = [f"/{path}" for path, _ in database.query(home, sql, [run])[1]]
-    if not tables:
+    order = f"n.ordinal DESC, t.step DESC, t.prompt LIMIT {MOST_TEXTS}"
+    return [WrittenText(*row) for row in _rows_of_run(home, run, "text_samples", "t.node, t.step, t.prompt, t.text, n.artifact_id", order)]
+
+
+def _rows_of_run(home: Path, run: str, view: str, columns: str, order: str) -> list[tuple[Any, ...]]:
+    """Returns the rows of a view that the artifacts of a run have, and opens no other files.
+
+    Args:
+        home: the home folder.
+        run: id of the run.
+        view: a view of side tables.
+        columns: what is selected, of the view t and of the nodes n of the run.
+        order: what follows ORDER BY.
+    """
+    sql = "SELECT DISTINCT path FROM node_run JOIN side_table USING (artifact_id) WHERE run_id = ? AND view = ?"
+    paths = [f"/{path}" for (path,) in database.query(home, sql, [run, view])[1]]
+    if not paths:
         return []
-    of_run = " OR ".join(["ends_with(t.file, ?)"] * len(tables))  # DuckDB decides this before it opens a file
     sql = (
-        "SELECT t.node, t.step, t.prompt, t.text, n.artifact_id FROM text_samples t JOIN node_run n USING (artifact_id) "
-        f"WHERE n.run_id = ? AND ({of_run}) ORDER BY n.ordinal DESC, t.step DESC, t.prompt LIMIT {MOST_TEXTS}"
+        f"SELECT {columns} FROM {view} t JOIN node_run n USING (artifact_id) "
+        f"WHERE n.run_id = ? AND {in_files(paths)} ORDER BY {order}"  # DuckDB decides in_files before it opens a file
     )
-    return [WrittenText(*row) for row in database.query(home, sql, [run, *tables])[1]]
+    return database.query(home, sql, [run, *paths])[1]
 
 
 def _node_line(node: str, stage: Stage, state: str, seconds: float | None, message: str, summary: Summary) -> ShownNode:

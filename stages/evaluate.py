@@ -26,12 +26,13 @@ from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
 from stages.generations import GENERATIONS
 from stages.settings import StageConfig
-from stages.task_scores import ItemValue, TaskScore, read_questions, refuse_unknown, score_tasks
+from stages.task_scores import ItemValue, TaskScore, read_questions, read_tasks, score_tasks
 
 if TYPE_CHECKING:
     import numpy as np
 
     from stages.lm.infer.continued_text import Prompt
+    from stages.lm.infer.harness import Question
     from stages.text.tokens.validation import Validation
 
 VALIDATION = "validation"
@@ -92,13 +93,16 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
         The outcome. Its rows are the values of single items.
     """
     from stages.core.tables.parquet import schema, write_rows
+    from stages.lm.infer.lm_eval_model import make_lm
     from stages.lm.infer.score import load_model, load_tokenizer
     from stages.text.tokens.validation import read_validation
 
     if "tokens" in inputs:
         check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
-    if "benchmarks" in inputs:
-        refuse_unknown(config.plain_tasks, inputs["benchmarks"].path, ctx.node)
+    benchmarks = inputs["benchmarks"].path if "benchmarks" in inputs else None
+    tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
+    questions = read_questions(benchmarks, tasks) if benchmarks else {}
+    in_chat = [name for name in questions if config.chat and name not in config.plain_tasks]
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
     max_length = _max_length(model, inputs)
@@ -106,8 +110,10 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     samples: list[ItemValue] = []
     tokenizer = load_tokenizer(folder)
     validation = None
-    if "benchmarks" in inputs:
-        scores, samples = score_tasks(model, tokenizer, inputs["benchmarks"].path, max_length, config.chat, config.plain_tasks, ctx)
+    if questions:
+        batch_size = ctx.runtime.eval_batch_size
+        lm = make_lm(model, tokenizer, max_length, batch_size, lambda done, total: ctx.progress(done, total, "requests", "tasks"))
+        scores, samples = score_tasks(lm, tasks, questions, in_chat)
     if "mixture" in inputs:
         mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
         validation = read_validation(mixture, tokens)
@@ -119,7 +125,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
             samples += _validation_samples(name, values, validation)
     (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
-    prompts = _prompts(config, tokenizer, inputs, validation) if config.generated_tokens else []
+    prompts = _prompts(config, tokenizer, {name: questions[name] for name in in_chat}, validation) if config.generated_tokens else []
     written = generations.rows(model, tokenizer, prompts, config.generated_tokens, max_length)
     write_rows(out / "generations.parquet", schema(**GENERATIONS.types), written)
     _write_harness(out / "harness.json", config, scores, max_length)
@@ -135,16 +141,22 @@ def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
     return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]), longest)
 
 
-def _prompts(config: Evaluate, tokenizer: Any, inputs: Mapping[str, Artifact], validation: Validation | None) -> list[Prompt]:
-    """Returns the prompts of the recipe; without any, questions for a chat model and openings of held-out documents for another."""
+def _prompts(config: Evaluate, tokenizer: Any, questions: Mapping[str, Sequence[Question]], validation: Validation | None) -> list[Prompt]:
+    """Returns the prompts of the recipe; without any, questions for a chat model and openings of held-out documents for another.
+
+    Args:
+        config: The settings.
+        tokenizer: The model's tokenizer.
+        questions: The questions by task that pass the chat template.
+        validation: The held-out documents; None without a mixture.
+    """
     if config.prompts:
         return generations.given(tokenizer, config.prompts, config.chat)
-    if config.chat and "benchmarks" in inputs:
-        found = {name: items for name, items in read_questions(inputs["benchmarks"].path).items() if name not in config.plain_tasks}
+    if config.chat:
         return generations.questions(
-            tokenizer, [(f"{task}/{item['item_id']}", item["context"]) for task, items in found.items() for item in items]
+            tokenizer, [(f"{task}/{item['item_id']}", item["context"]) for task, items in questions.items() for item in items]
         )
-    if validation is None or config.chat:
+    if validation is None:
         return []
     return generations.openings(tokenizer, [*zip(map(str, validation.doc_ids), validation.ids, strict=True)])
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from stages.canary_files import check_canaries
 from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.errors import StageError
+from stages.core.tables.training_tables import REPLAYED_MIXTURE, REPLAYED_TOKENS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from stages.lm.data.pairs import SequenceSegment
     from stages.lm.data.reader import SequenceFiles
     from stages.lm.model.config import ModelConfig
-
-REPLAYED_MIXTURE, REPLAYED_TOKENS = "replayed_mixture", "replayed_tokens"
-"""Roles of what sft replays. They are not those of pretrain, whose steps name sequences of the mixture itself."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,19 @@ from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage, Summary
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, SEQUENCE_SPANS, STEPS, TEXT_SAMPLES, training_section
+from stages.core.tables.training_tables import (
+    METRICS,
+    PHASES,
+    REPLAYED_MIXTURE,
+    REPLAYED_TOKENS,
+    REWINDS,
+    SEQUENCE_SPANS,
+    STEPS,
+    TEXT_SAMPLES,
+    training_section,
+)
 from stages.lm.train.training_settings import SequenceTraining
-from stages.mixture_sequences import REPLAYED_MIXTURE, REPLAYED_TOKENS, Replayed, add_replay, refuse_unfit_mixture
+from stages.mixture_sequences import Replayed, add_replay, refuse_unfit_mixture
 from stages.settings import Field
 from stages.training_replay import replay as train_windows_again
 from stages.training_texts import sampler, token_bytes_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from stages.core.contract.errors import StageError
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Context
     from stages.lm.infer.harness import Question, TaskResults
 
 
@@ -67,65 +66,55 @@ class ScoredTask(TypedDict):
 
 
 def score_tasks(
-    model: Any, tokenizer: Any, benchmarks: Path, max_length: int, chat: bool, plain_tasks: Collection[str], ctx: Context
+    lm: Any, tasks: Mapping[str, ScoredTask], questions: Mapping[str, list[Question]], chat: Collection[str]
 ) -> tuple[list[TaskScore], list[ItemValue]]:
     """Returns the entries of scores.json and the values of the items of every scored task.
 
     Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        benchmarks: Folder of the benchmarks artifact.
-        max_length: Context of the scores in tokens.
-        chat: Whether questions pass the chat template.
-        plain_tasks: Tasks whose questions do not pass it in any case.
-        ctx: The node's context.
+        lm: An LM of lm-eval, such as that of stages/lm/infer/lm_eval_model.py.
+        tasks: The scored tasks by name.
+        questions: Their scored items by task.
+        chat: Names of the tasks whose questions pass the chat template.
     """
     from stages.lm.infer.harness import run_tasks
-    from stages.lm.infer.lm_eval_model import make_lm
 
-    described = _scored_tasks(benchmarks)
-    items = read_questions(benchmarks)
-    if not items:
-        return [], []
-    lm = make_lm(
-        model, tokenizer, max_length, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "requests", "tasks")
-    )
-    through_template = set(items) - set(plain_tasks) if chat else set()
-    found = run_tasks(lm, items, {name: task["kind"] for name, task in described.items()}, through_template)
+    found = run_tasks(lm, questions, {name: task["kind"] for name, task in tasks.items()}, chat)
     scores: list[TaskScore] = []
     samples: list[ItemValue] = []
-    for task in described.values():
-        own, of_items = _task_scores(task, found, len(items[task["name"]]))
+    for name, task in tasks.items():
+        own, of_items = _task_scores(task, found, len(questions[name]))
         scores += own
         samples += of_items
     return scores, samples
 
 
-def refuse_unknown(plain_tasks: Collection[str], benchmarks: Path, node: str) -> None:
-    """Checks the names of the tasks that are asked as they are.
+def read_tasks(benchmarks: Path, plain_tasks: Collection[str], node: str) -> dict[str, ScoredTask]:
+    """Returns the scored tasks by name.
+
+    Args:
+        benchmarks: Folder of the benchmarks artifact.
+        plain_tasks: Tasks that are asked as they are, whose names are checked.
+        node: The node, for messages.
 
     Raises:
-        StageError: A task is not scored.
+        StageError: One of plain_tasks is not scored.
     """
-    tasks = _scored_tasks(benchmarks)
+    every: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
+    tasks = {task["name"]: task for task in every if task["scored_items"]}
     if unknown := sorted(set(plain_tasks) - set(tasks)):
         raise StageError(
             f"No scored task has the name {unknown[0]!r}; the tasks are {', '.join(tasks) or 'none'}.",
             where=f"{node}.plain_tasks",
             do="Name tasks of the benchmarks that are scored.",
         )
+    return tasks
 
 
-def _scored_tasks(benchmarks: Path) -> dict[str, ScoredTask]:
-    tasks: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
-    return {task["name"]: task for task in tasks if task["scored_items"]}
-
-
-def read_questions(benchmarks: Path) -> dict[str, list[Question]]:
-    """Returns task -> its scored items, in the order of items.parquet."""
+def read_questions(benchmarks: Path, tasks: Iterable[str]) -> dict[str, list[Question]]:
+    """Returns task -> its scored items, in the order of items.parquet. benchmarks: folder of the artifact; tasks: names of the scored tasks."""
     from stages.core.tables.parquet import read_rows
 
-    items: dict[str, list[Question]] = {name: [] for name in _scored_tasks(benchmarks)}
+    items: dict[str, list[Question]] = {name: [] for name in tasks}
     for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
         if row.pop("scored"):
             items[row.pop("task")].append(cast("Question", row))

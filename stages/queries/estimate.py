@@ -30,6 +30,7 @@ from stages.core.contract.states import READY, NodeState
 from stages.core.run.named_checkpoint import steps_of
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
+from stages.core.tables.training_tables import REPLAYED_MIXTURE, REPLAYED_TOKENS
 from stages.queries.plan import Plan, Planned, Step, newest_folders
 from stages.queries.planned_ranges import planned_ranges
 from stages.queries.training_size import model_shape, rank_memory_bytes, steps_before
@@ -44,7 +45,7 @@ RANKS = ("gpus", "cpu_ranks")
 """Settings of runtime that change the time of a training by more than its work does."""
 MODEL_ROLES = ("model", "checkpoint", "continue_from")
 """Roles of the model that a stage trains or computes with, or goes on training."""
-REPLAY_ROLES = ("replayed_mixture", "replayed_tokens")
+REPLAY_ROLES = (REPLAYED_MIXTURE, REPLAYED_TOKENS)
 """Roles of pretraining data of which sft reads as much as its setting `replay` says."""
 
 

@@ -14,6 +14,8 @@ from stages.core.contract.report_section import LineChart, Section, SectionTable
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.parquet import read_rows
 
+REPLAYED_MIXTURE, REPLAYED_TOKENS = "replayed_mixture", "replayed_tokens"
+"""Roles of what sft replays. They are not those of pretrain, whose steps name sequences of the mixture itself."""
 SEQUENCE_SPANS = SideTable(
     "sequence_spans", "sequence_spans", "a segment of a document in a training sequence",
     {

@@ -33,6 +33,11 @@ class Decision:
     reason: str | None
     columns: Mapping[str, Any]
 
+    @property
+    def file_name(self) -> str:
+        """Name of the file that holds it. The stage's other tables about the document are in files of that name."""
+        return str(self.columns["file"]).rpartition("/")[2]
+
     @classmethod
     def of_row(cls, names: Sequence[str], values: Sequence[object]) -> Decision:
         """Returns the decision in a row of the view `decisions`.

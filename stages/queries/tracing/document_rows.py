@@ -21,12 +21,17 @@ def in_files(paths: Sequence[str]) -> str:
     return f"({' OR '.join(['contains(file, ?)'] * len(paths))})"
 
 
+def decided_by(of: Start, nodes: Sequence[str]) -> list[str]:
+    """Returns the path parts of the artifacts of some nodes that have decisions, in the order of the nodes."""
+    return [of.of[node, "decisions"] for node in nodes if (node, "decisions") in of.of]
+
+
 def naming_all(of: Start) -> list[str]:
     """Returns the path parts of the artifacts whose decisions name all documents, conversations and pairs of a start.
 
     A document that a stage judges was judged by the first stage, so no other stage of documents is among them.
     """
-    return [*_of_nodes(of, PIPELINE)[:1], *_of_nodes(of, (*DIALOGUES, *TUNING))]
+    return [*decided_by(of, PIPELINE)[:1], *decided_by(of, (*DIALOGUES, *TUNING))]
 
 
 def decisions_of(query: QueryFunction, of: Start, doc_id: str) -> list[Decision]:
@@ -39,12 +44,12 @@ def decisions_of(query: QueryFunction, of: Start, doc_id: str) -> list[Decision]
     """
     if not of.judged:
         return []
-    documents = _of_nodes(of, PIPELINE)
+    documents = decided_by(of, PIPELINE)
     if documents:
         sql = "SELECT DISTINCT file FROM decisions WHERE contains(file, ?) AND doc_id = ?::UUID"
         files = query(sql, [documents[0], doc_id])[1]
         if len(files) == 1:
-            name = _file_name(files[0][0])
+            name = files[0][0].rpartition("/")[2]
             others = [path for path in of.judged if path not in documents]
             found = _decisions_in(query, [*(f"{path}decisions/{name}" for path in documents), *others], doc_id)
             if _complete(of, found):
@@ -58,18 +63,8 @@ def spans_of(query: QueryFunction, of: Start, doc_id: str, decisions: Sequence[D
     if not path:
         return ()
     sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
-    name = _file_name(str(decisions[-1].columns["file"]))
-    found = query(sql, [f"{path}spans/{name}", doc_id])[1] or query(sql, [path, doc_id])[1]
+    found = query(sql, [f"{path}spans/{decisions[-1].file_name}", doc_id])[1] or query(sql, [path, doc_id])[1]
     return tuple(TokenSpan(*row) for row in found)
-
-
-def _of_nodes(of: Start, nodes: Sequence[str]) -> list[str]:
-    """Returns the path parts of the nodes that have decisions."""
-    return [of.of[node, "decisions"] for node in nodes if (node, "decisions") in of.of]
-
-
-def _file_name(file: str) -> str:
-    return file.rpartition("/")[2]
 
 
 def _decisions_in(query: QueryFunction, paths: Sequence[str], doc_id: str) -> list[Decision]:

@@ -187,8 +187,7 @@ def _removed_lines(query: QueryFunction, decision: Decision) -> Iterator[Measure
     """Yields how many lines of a document boilerplate removed, and how many characters by each rule."""
     yield Measured("lines_removed", decision.columns.get("lines_removed"), unit=f"of {decision.columns.get('lines')} lines")
     sums, condition = "rule, sum(chars)::BIGINT", "ends_with(file, ?) AND doc_id = ?::UUID GROUP BY rule ORDER BY 2 DESC, 1"
-    name = str(decision.columns["file"]).rpartition("/")[2]  # boilerplate writes decision and lines of a document into files of one name
-    for rule, chars in _rows(query, decision.artifact, "removed", sums, condition, [f"/{name}", decision.doc_id]):
+    for rule, chars in _rows(query, decision.artifact, "removed", sums, condition, [f"/{decision.file_name}", decision.doc_id]):
         yield Measured(f"removed by {rule}", chars, unit="characters")
 
 

@@ -8,12 +8,14 @@ Cost: one query over the decisions, sequences and steps; DuckDB holds the doc_id
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
-from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start
+from stages.queries.tracing.document_rows import decided_by, in_files
+from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start, first_step
 from stages.queries.tracing.traced import OutcomeRow, RecordOutcome, TracedDocument
 
 
@@ -45,7 +47,7 @@ def outcomes(home: Path, of: Start) -> list[OutcomeRow]:
     Raises:
         RecipeError: no record is recorded.
     """
-    judged = [of.of[node, "decisions"] for node in PIPELINE if (node, "decisions") in of.of]
+    judged = decided_by(of, PIPELINE)
     if not judged:
         raise RecipeError(
             f"No decision about a record is recorded in what {of.alias} was made from.", where=str(home), do="Name a run with --run."
@@ -55,7 +57,7 @@ def outcomes(home: Path, of: Start) -> list[OutcomeRow]:
     sql = (
         f"WITH trained AS ({trained.sql}), held_out AS ({held_out.sql}), chosen AS ({chosen.sql}), "
         "dropped AS (SELECT doc_id, node, coalesce(reason, '') AS reason FROM decisions "
-        f"WHERE verdict = 'dropped' AND ({' OR '.join(['contains(file, ?)'] * len(judged))})), "
+        f"WHERE verdict = 'dropped' AND {in_files(judged)}), "
         "named AS (SELECT CASE WHEN d.doc_id IS NOT NULL THEN ? WHEN t.doc_id IS NOT NULL THEN ? WHEN h.doc_id IS NOT NULL THEN ? "
         "WHEN c.doc_id IS NOT NULL THEN ? ELSE ? END AS outcome, coalesce(d.node, '') AS node, coalesce(d.reason, '') AS reason "
         "FROM decisions r LEFT JOIN dropped d USING (doc_id) LEFT JOIN trained t USING (doc_id) LEFT JOIN held_out h USING (doc_id) "
@@ -111,7 +113,7 @@ def _trained(home: Path, of: Start) -> _Part:
         if not spans or not steps:
             continue
         parts.append(_Part(_SEEN, (steps, before, spans)))
-        before = database.query(home, "SELECT min(step) FROM steps WHERE contains(file, ?)", [steps])[1][0][0]
+        before = first_step(partial(database.query, home), one, before)
     for node in TUNING:  # sft may have trained a document that pretraining did not reach (sft.replay)
         if (spans := of.sequences(node)) and (steps := of.of.get((node, "steps"), "")):
             parts.append(_Part(_SEEN, (steps, None, spans)))

@@ -21,7 +21,7 @@ from stages.queries.tracing.decision import Decision
 from stages.queries.tracing.document_rows import decisions_of, in_files, naming_all, spans_of
 from stages.queries.tracing.drop_evidence import evidence
 from stages.queries.tracing.outcomes import outcome_of
-from stages.queries.tracing.trace_start import TUNING, Start, start
+from stages.queries.tracing.trace_start import TUNING, Start, first_step, start
 from stages.queries.tracing.traced import BatchRow, SequenceRow, SequenceSpan, TracedDocument, TracedVerdict, TunedOn
 
 MAX_DIGITS = 19
@@ -217,14 +217,6 @@ def urls_in(query: database.QueryFunction, judged: Sequence[str], doc_ids: Seque
         return {}
     sql = f"SELECT DISTINCT doc_id::VARCHAR, url FROM decisions WHERE {in_files(judged)} AND url IS NOT NULL AND list_contains(?, doc_id::VARCHAR)"
     return {str(doc_id): str(url) for doc_id, url in query(sql, [*judged, list(doc_ids)])[1]}
-
-
-def first_step(query: database.QueryFunction, of: Start, known: int | None) -> int | None:
-    """Returns the first pretraining step of a start that continues a checkpoint. Without steps or a checkpoint, returns `known`."""
-    if not of.trunk or not (file := of.of.get(("pretrain", "steps"))):
-        return known
-    first: int | None = query("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
-    return first
 
 
 def _steps_of(home: Path, of: Start) -> tuple[str, str]:

@@ -110,6 +110,14 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     return database.with_connection(home, lambda query: _followed(query, found, run))
 
 
+def first_step(query: database.QueryFunction, of: Start, known: int | None) -> int | None:
+    """Returns the first pretraining step of a start that continues a checkpoint. Without steps or a checkpoint, returns `known`."""
+    if not of.trunk or not (file := of.of.get(("pretrain", "steps"))):
+        return known
+    first: int | None = query("SELECT min(step) FROM steps WHERE contains(file, ?)", [file])[1][0][0]
+    return first
+
+
 class _Known(NamedTuple):
     """An artifact in the index: its alias, its node, its number, and the run that built it."""
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
-from stages.queries.tracing.trace import first_step, urls_in
-from stages.queries.tracing.trace_start import Start
+from stages.queries.tracing.trace import urls_in
+from stages.queries.tracing.trace_start import Start, first_step
 from stages.queries.tracing.traced import RecordOutcome
 
 if TYPE_CHECKING:

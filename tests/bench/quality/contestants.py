@@ -83,7 +83,7 @@ MUON = {
 }  # fmt: skip
 
 
-def loam(settings: dict[str, Any]) -> Callable[[Trial], Trained]:
+def loam(settings: dict[str, Any], about: str) -> Contestant:
     """A rank of Loam, in this process."""
 
     def run(trial: Trial) -> Trained:
@@ -101,7 +101,7 @@ def loam(settings: dict[str, Any]) -> Callable[[Trial], Trained]:
         own = job.steps * muon_flops(job.model) if job.training.optimizer.name == "muon" else 0.0
         return Trained(nats, tokens * flops.flops_per_token(job.model, CONTEXT), own, flops.matmul_parameters(job.model))
 
-    return run
+    return Contestant(run, about, settings)
 
 
 def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
@@ -271,8 +271,8 @@ def nats_of(trial: Trial, model: nn.Module, logits_of: Callable[[Tensor], Tensor
 
 
 CONTESTANTS = {
-    "loam, AdamW": Contestant(loam(ADAMW), "AdamW as before: 3e-3, cosine to 5 %", ADAMW),
-    "loam, Muon": Contestant(loam(MUON), "Muon for the matrices of blocks at 0.04, AdamW for the rest; linear to 5 %", MUON),
+    "loam, AdamW": loam(ADAMW, "AdamW as before: 3e-3, cosine to 5 %"),
+    "loam, Muon": loam(MUON, "Muon for the matrices of blocks at 0.04, AdamW for the rest; linear to 5 %"),
     "nanochat": Contestant(
         nanochat, "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"
     ),
