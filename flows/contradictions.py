@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from flows.off_nodes import causes, off_nodes, unused_roles
+from flows.off_nodes import causes, left_out
 from flows.pipeline import downstream, models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
@@ -33,10 +33,10 @@ def refuse_contradictions(recipe: Recipe) -> None:
         if node in recipe.imports
     ]
     refuse_all(twice, recipe.source)
-    off = off_nodes(recipe)
-    away = spared(recipe.imports, off, unused_roles(recipe))
+    without = left_out(recipe)
+    away = spared(without)
     running = {node: config for node, config in recipe.sections.items() if node not in away}
-    faults = [*_unread_sources(recipe, away), *_faults(running, off, recipe.runtime)]
+    faults = [*_unread_sources(recipe, away), *_faults(running, without.off, recipe.runtime)]
     refuse_all([RecipeError(what, where=f"{recipe.source}: {setting}", do=do) for what, setting, do in faults], recipe.source)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from flows.pipeline import Node, pipeline, reporting, stage_of, whole_run
+from flows.pipeline import LeftOut, Node, pipeline, reporting, stage_of, whole_run
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 
@@ -39,11 +39,16 @@ def off_nodes(recipe: Recipe) -> dict[str, str]:
             do="Give documents or pages (crawl.sources, crawl.warcs, crawl.site or crawl.docs). With a tokenizer and a model in the section "
             "import, conversations.files or benchmarks.files is enough.",
         )
-    asked = {node.name for node in whole_run(recipe.imports, unused=unused_roles(recipe))}
+    asked = {node.name for node in whole_run(LeftOut(recipe.imports, unused=_unused_roles(recipe)))}
     return {node: reason for node, reason in off.items() if node in asked}
 
 
-def unused_roles(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+def left_out(recipe: Recipe) -> LeftOut:
+    """Returns what a recipe leaves out of the DAG. If every node is off, a RecipeError is raised; see `off_nodes`."""
+    return LeftOut(recipe.imports, off_nodes(recipe), _unused_roles(recipe))
+
+
+def _unused_roles(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Returns node -> the optional roles that its settings make no use of (`StageConfig.unused_roles`)."""
     return {node: config.unused_roles for node, config in recipe.sections.items() if config.unused_roles}
 

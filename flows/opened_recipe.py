@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.contradictions import refuse_contradictions
-from flows.off_nodes import off_nodes, refuse_off, unused_roles
-from flows.pipeline import config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
+from flows.off_nodes import left_out, refuse_off
+from flows.pipeline import WHOLE, LeftOut, config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
@@ -33,13 +33,18 @@ class Session:
 
     Attributes:
         imported: node -> the imported artifact that replaces it.
-        off: node that the recipe leaves off -> why.
+        left_out: what the recipe leaves out of the DAG.
     """
 
     home: Path
     recipe: Recipe
     imported: Mapping[str, Artifact] = field(default_factory=dict)
-    off: Mapping[str, str] = field(default_factory=dict)
+    left_out: LeftOut = WHOLE
+
+    @property
+    def off(self) -> Mapping[str, str]:
+        """Node that the recipe leaves off -> why."""
+        return self.left_out.off
 
     def steps(self, until: str = "") -> list[Step]:
         """Finds the nodes to run.
@@ -53,10 +58,9 @@ class Session:
         Raises:
             RecipeError: `until` does not run: it is off, or only imported nodes need it.
         """
-        unused = unused_roles(self.recipe)
-        nodes = upstream([until], self.imported, self.off, unused) if until else whole_run(self.imported, self.off, unused)
+        nodes = upstream([until], self.left_out) if until else whole_run(self.left_out)
         refuse_off([until], self.off, self.recipe.source)
-        if until in spared(self.imported, self.off, unused) - set(self.imported):
+        if until in spared(self.left_out) - set(self.imported):
             raise RecipeError(
                 f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Remove that import to run it."
             )  # fmt: skip
@@ -107,7 +111,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     refuse_missing_packages(checked.runtime.trackers)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
-    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), off_nodes(checked))
+    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked))
     refuse_unfit_replay(checked, session.imported, session.off)
     return session
 

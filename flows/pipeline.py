@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -25,9 +25,25 @@ if TYPE_CHECKING:
     from stages.settings import StageConfig
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-Unused = Mapping[str, Collection[str]]
-"""Node -> optional roles that its settings make no use of (`StageConfig.unused_roles`)."""
-ALL_USED: Unused = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What a recipe leaves out of the DAG.
+
+    Attributes:
+        imported: nodes that an artifact replaces, so that they need no other node.
+        off: node that is off -> why.
+        unused: node -> optional roles that its settings make no use of (`StageConfig.unused_roles`).
+    """
+
+    imported: Collection[str] = ()
+    off: Mapping[str, str] = field(default_factory=dict)
+    unused: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+WHOLE = LeftOut()
+"""Nothing is left out."""
 
 
 @dataclass(frozen=True)
@@ -220,15 +236,15 @@ def config_classes() -> dict[str, type[StageConfig]]:
     return {node.name: stage_of(node).config for node in pipeline()}
 
 
-def read_by(node: Node, off: Collection[str] = (), unused: Unused = ALL_USED) -> dict[str, str]:
-    """Returns role -> node of the inputs that a node has if some nodes are off and some roles unused.
+def read_by(node: Node, left_out: LeftOut = WHOLE) -> dict[str, str]:
+    """Returns role -> node of the inputs that a node has.
 
     Of a group of roles (`Stage.one_of`) it has all or none.
     """
+    off = left_out.off
     broken = {role for group in stage_of(node).one_of if any(node.inputs[role] in off for role in group) for role in group}
-    return {
-        role: read for role, read in node.inputs.items() if read not in off and role not in broken and role not in unused.get(node.name, ())
-    }
+    away = broken.union(left_out.unused.get(node.name, ()))
+    return {role: read for role, read in node.inputs.items() if read not in off and role not in away}
 
 
 def reporting() -> Collection[str]:
@@ -236,9 +252,7 @@ def reporting() -> Collection[str]:
     return _dag().named.keys()
 
 
-def upstream(
-    names: Sequence[str], imported: Collection[str] = (), off: Collection[str] = (), unused: Unused = ALL_USED
-) -> tuple[Node, ...]:
+def upstream(names: Sequence[str], left_out: LeftOut = WHOLE) -> tuple[Node, ...]:
     """Finds all nodes that the named nodes need.
 
     An imported node needs no other node. A stage that reads every node needs the nodes that its declaration names and the nodes that no
@@ -246,9 +260,7 @@ def upstream(
 
     Args:
         names: the named nodes.
-        imported: the imported nodes.
-        off: the nodes that are off.
-        unused: roles that are not read.
+        left_out: what is left out of the DAG.
 
     Returns:
         The named and the needed nodes, in pipeline order, with the inputs that they have in this selection.
@@ -267,48 +279,49 @@ def upstream(
             continue
         needed.add(name)
         if name in reporting():
-            queue += [read for read in (*_dag().named[name], *_unread(imported, off, unused)) if read not in off]
-        elif name not in imported:
-            queue += _needed_by(by_name[name], off, unused)
+            queue += [read for read in (*_dag().named[name], *_unread(left_out)) if read not in left_out.off]
+        elif name not in left_out.imported:
+            queue += _needed_by(by_name[name], left_out)
     return tuple(
         replace(
-            node, inputs={role: read for role, read in read_by(node, off, unused).items() if read in needed and node.name not in imported}
+            node,
+            inputs={role: read for role, read in read_by(node, left_out).items() if read in needed and node.name not in left_out.imported},
         )
         if node.name in reporting()
-        else replace(node, inputs={} if node.name in imported else _inputs_of(node, imported, off, unused))
+        else replace(node, inputs={} if node.name in left_out.imported else _inputs_of(node, left_out))
         for node in pipeline()
         if node.name in needed
     )
 
 
-def _needed_by(node: Node, off: Collection[str], unused: Unused) -> list[str]:
+def _needed_by(node: Node, left_out: LeftOut) -> list[str]:
     """Returns the nodes that a node reads, without the ancestors (`Stage.ancestors`)."""
-    return [read for role, read in read_by(node, off, unused).items() if role not in stage_of(node).ancestors]
+    return [read for role, read in read_by(node, left_out).items() if role not in stage_of(node).ancestors]
 
 
-def _inputs_of(node: Node, imported: Collection[str], off: Collection[str], unused: Unused) -> dict[str, str]:
+def _inputs_of(node: Node, left_out: LeftOut) -> dict[str, str]:
     """Returns role -> node of the inputs of a node; of its ancestors those that its other inputs are made from, not cut off by an import."""
     by_name = {one.name: one for one in pipeline()}
     made_from: set[str] = set()
-    queue = _needed_by(node, off, unused)
+    queue = _needed_by(node, left_out)
     while queue:
         name = queue.pop()
         if name not in made_from:
             made_from.add(name)
-            queue += [] if name in imported else _needed_by(by_name[name], off, unused)
-    return {role: read for role, read in read_by(node, off, unused).items() if read in made_from}
+            queue += [] if name in left_out.imported else _needed_by(by_name[name], left_out)
+    return {role: read for role, read in read_by(node, left_out).items() if read in made_from}
 
 
-def _unread(imported: Collection[str], off: Collection[str], unused: Unused) -> list[str]:
+def _unread(left_out: LeftOut) -> list[str]:
     """Returns the nodes that are built and that no node reads, apart from stages that read every node."""
-    built = [node for node in pipeline() if node.name not in off and node.name not in reporting()]
-    read = {name for node in built for name in read_by(node, off, unused).values()}
-    return [node.name for node in built if node.name not in read and node.name not in imported]
+    built = [node for node in pipeline() if node.name not in left_out.off and node.name not in reporting()]
+    read = {name for node in built for name in read_by(node, left_out).values()}
+    return [node.name for node in built if node.name not in read and node.name not in left_out.imported]
 
 
-def whole_run(imported: Collection[str] = (), off: Collection[str] = (), unused: Unused = ALL_USED) -> tuple[Node, ...]:
-    """Returns the nodes of a run of the whole pipeline, as `upstream` does; imported, off, unused: see there."""
-    return upstream([*(name for name in reporting() if name not in off), *_unread(imported, off, unused)], imported, off, unused)
+def whole_run(left_out: LeftOut = WHOLE) -> tuple[Node, ...]:
+    """Returns the nodes of a run of the whole pipeline, as `upstream` does."""
+    return upstream([*(name for name in reporting() if name not in left_out.off), *_unread(left_out)], left_out)
 
 
 def downstream(name: str) -> tuple[Node, ...]:
@@ -321,24 +334,23 @@ def downstream(name: str) -> tuple[Node, ...]:
     return tuple(node for node in pipeline() if node.name in reached)
 
 
-def spared(imported: Collection[str], off: Mapping[str, str] = NOTHING, unused: Unused = ALL_USED) -> set[str]:
-    """Finds the nodes that do not run if the given nodes are imported and others are off. An unknown node is a RecipeError.
+def spared(left_out: LeftOut = WHOLE) -> set[str]:
+    """Finds the nodes that do not run. An unknown node is a RecipeError.
 
     Args:
-        imported: the imported nodes.
-        off: node that is off -> why.
-        unused: roles that are not read.
+        left_out: what is left out of the DAG.
 
     Returns:
-        These nodes, and the nodes that only they need.
+        The nodes that are imported or off, and the nodes that only they need.
 
     Raises:
         RecipeError: no running node reads an imported node.
     """
-    left = {node.name for node in whole_run(imported, off, unused)}
-    for name in imported:
+    off = left_out.off
+    left = {node.name for node in whole_run(left_out)}
+    for name in left_out.imported:
         readers = [f"{node.name} ({off[node.name]})" for node in pipeline() if name in node.inputs.values() and node.name in off]
         if name not in left:
             why = f"what reads it is off: {', '.join(readers)}" if readers else "what follows it is imported too"
             raise RecipeError(f"{name} is imported, but nothing reads it: {why}.", do=f"Remove import.{name}.")
-    return {node.name for node in pipeline() if node.name not in left or node.name in imported}
+    return {node.name for node in pipeline() if node.name not in left or node.name in left_out.imported}

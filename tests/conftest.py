@@ -18,7 +18,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import hypothesis
 import pytest
 
-from flows.off_nodes import off_nodes
+from flows.off_nodes import left_out
 from flows.pipeline import config_classes, pipeline, stage_of, whole_run
 from stages.core.contract.declaration import ROWS, Artifact, Stage
 from stages.core.contract.recipe import load_recipe, validated
@@ -169,7 +169,7 @@ def run_stage(
 
 def nodes_of(recipe: str) -> list[str]:
     """Returns the nodes of a whole run of a recipe without imports, in order: those that it does not leave off."""
-    return [node.name for node in whole_run((), off_nodes(load_recipe(recipe, config_classes())))]
+    return [node.name for node in whole_run(left_out(load_recipe(recipe, config_classes())))]
 
 
 def refuse_undeclared(stage: Stage, folder: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flows.off_nodes import unused_roles
 from flows.opened_recipe import Session
 from flows.pipeline import upstream
 from stages.queries.estimate import estimate_nodes
@@ -44,6 +43,6 @@ def total_seconds(seconds: Iterable[float | None]) -> float | None:
 def _work(session: Session, node: str) -> str:
     """Returns a text that is the same for two runs where a node has the same settings and reads the same."""
     recipe = session.recipe
-    nodes = upstream([node], session.imported, session.off, unused_roles(recipe))
+    nodes = upstream([node], session.left_out)
     made_from = [(one.name, recipe.imports.get(one.name, recipe.sections.get(one.name))) for one in nodes]
     return f"{node} {recipe.seed} {made_from!r}"

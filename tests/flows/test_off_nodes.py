@@ -11,9 +11,9 @@ import pytest
 
 from flows.cli import main
 from flows.execute import run_nodes
-from flows.off_nodes import off_nodes, refuse_off, unused_roles
+from flows.off_nodes import left_out, off_nodes, refuse_off
 from flows.opened_recipe import forced_nodes, open_session
-from flows.pipeline import config_classes, pipeline, read_by, reporting, spared, stage_of, upstream, whole_run
+from flows.pipeline import LeftOut, config_classes, pipeline, read_by, reporting, spared, stage_of, upstream, whole_run
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.store import manifest, runs
@@ -30,7 +30,7 @@ def recipe(name: str, *settings: str) -> Recipe:
 
 def on(given: Recipe) -> list[str]:
     """Returns the nodes of a whole run."""
-    return [node.name for node in whole_run(given.imports, off_nodes(given))]
+    return [node.name for node in whole_run(left_out(given))]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_every_choice_of_parts_is_a_consistent_pipeline(gone: tuple[str, ...]) -
     given = replace(whole, off=gone, sections={node: config for node, config in whole.sections.items() if node not in gone})
     off = off_nodes(given)
     order = [node.name for node in pipeline()]
-    running = whole_run((), off)
+    running = whole_run(left_out(given))
     names = [node.name for node in running]
     assert names == [name for name in order if name not in off], "a node that is on has a reader or is a result, so it runs"
     assert names[-1] == "report" and list(running[-1].inputs) == names[:-1] and list(off) == [name for name in order if name in off]
@@ -93,8 +93,14 @@ def test_the_nodes_of_a_recipe_for_one_part(name: str, settings: list[str], node
 
 def test_a_group_of_inputs_is_read_as_a_whole_or_not_at_all() -> None:
     evaluate, contamination = (next(n for n in pipeline() if n.name == name) for name in ("evaluate@base", "contamination"))
-    assert set(read_by(evaluate, {"encode"})) == {"model", "benchmarks", "tokenizer"}
-    assert set(read_by(contamination, {"mix", "preferences"})) == {"benchmarks", "conversations", "base", "sft", "dpo"}
+    assert set(read_by(evaluate, LeftOut(off={"encode": "turned off"}))) == {"model", "benchmarks", "tokenizer"}
+    assert set(read_by(contamination, LeftOut(off={"mix": "turned off", "preferences": "turned off"}))) == {
+        "benchmarks",
+        "conversations",
+        "base",
+        "sft",
+        "dpo",
+    }
     session = recipe("tiny", "import={mix: m}", "encode=off", "sft=off")  # a mixture without its tokens trains nothing and scores nothing
     assert off_nodes(session)["pretrain"] == "needs encode"
 
@@ -179,7 +185,7 @@ def test_sft_reads_the_mixture_only_if_it_replays(share: float) -> None:
     """Catches: a key of sft that changes with a mixture that it does not read, in a run as in the run of one node."""
     given = recipe("tiny", f"sft.replay={share}")
     both = {"checkpoint", "conversations", "tokenizer"}
-    for nodes in (whole_run((), off_nodes(given), unused_roles(given)), upstream(["sft"], (), off_nodes(given), unused_roles(given))):
+    for nodes in (whole_run(left_out(given)), upstream(["sft"], left_out(given))):
         (sft,) = (node for node in nodes if node.name == "sft")
         assert set(sft.inputs) == (both | {"replayed_mixture", "replayed_tokens"} if share else both)
 
@@ -207,8 +213,8 @@ def test_an_import_that_nothing_reads_is_refused() -> None:
     with pytest.raises(
         RecipeError, match=r"pretrain is imported, but nothing reads it: what reads it is off: sft \(needs train_tokenizer\)"
     ):
-        spared(given.imports, off_nodes(given))
-    assert "sft" not in {node.name for node in upstream(["export@base"], given.imports, off_nodes(given))}
+        spared(left_out(given))
+    assert "sft" not in {node.name for node in upstream(["export@base"], left_out(given))}
 
 
 def test_a_section_that_is_off_stays_off_in_a_branch_of_the_run(tmp_path: Path) -> None:

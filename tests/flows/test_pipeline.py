@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.pipeline import config_classes, derived, discovered, downstream, models, pipeline, stage_of, upstream
+from flows.pipeline import LeftOut, config_classes, derived, discovered, downstream, models, pipeline, stage_of, upstream
 from stages.core.contract.declaration import EVERY_NODE, Stage
 from stages.core.contract.errors import RecipeError, StageError
 from stages.settings import StageConfig
@@ -102,7 +102,7 @@ def test_an_ancestor_is_read_only_where_the_other_inputs_are_made_from_it() -> N
     """The stage mix reads the columns of documents that its tokens are made of, and an import of tokens does not make the crawl run for them."""
 
     def mix(names: list[str], *imported: str, off: tuple[str, ...] = ()) -> tuple[dict[str, str], set[str]]:
-        nodes = upstream(names, imported, off)
+        nodes = upstream(names, LeftOut(imported, dict.fromkeys(off, "turned off")))
         return next(dict(node.inputs) for node in nodes if node.name == "mix"), {node.name for node in nodes}
 
     whole = {"tokens": "encode", "documents": "decontaminate", "filtered": "filter"}

@@ -132,7 +132,7 @@ def test_recipes_between_which_nothing_can_be_decided_are_refused(tmp_path: Path
         for rate in (B, "pretrain.learning_rate=0.004")
     ]
     assert "A has no benchmarks, but the metric is evaluate@base/docs/nll." in refused(without[0], without[1], "evaluate@base/docs/nll")
-    trained = Session(b.home, b.recipe, {"pretrain": Artifact(tmp_path, _manifest({}, "pretrain"))}, b.off)
+    trained = Session(b.home, b.recipe, {"pretrain": Artifact(tmp_path, _manifest({}, "pretrain"))}, b.left_out)
     assert "B trains no model." in refused(a, trained)
 
 
