@@ -26,6 +26,7 @@ import numpy as np
 from stages.lm.data.phases import SequenceRange
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
+from stages.lm.optimizers.optimizer_muon import Muon
 from stages.lm.train.job import Machine, RankJob
 from stages.lm.train.training_settings import SequenceTraining
 from stages.text.tokens.kneser_ney import fit, segment_logprobs
@@ -98,7 +99,8 @@ def loam(settings: dict[str, Any], about: str) -> Contestant:
         last = [line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if "validation_loss" in line][-1]
         nats = last["validation_loss"] * (len(trial.corpus.validation) - 1)
         tokens = job.steps * job.training.global_batch_size * CONTEXT
-        own = job.steps * muon_flops(job.model) if job.training.optimizer.name == "muon" else 0.0
+        optimizer = job.training.optimizer
+        own = job.steps * muon_flops(job.model, optimizer.newton_schulz_steps) if isinstance(optimizer, Muon) else 0.0
         return Trained(nats, tokens * flops.flops_per_token(job.model, CONTEXT), own, flops.matmul_parameters(job.model))
 
     return Contestant(run, about, settings)
@@ -130,15 +132,15 @@ def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
     )  # fmt: skip
 
 
-def muon_flops(model: ModelConfig) -> float:
-    """FLOPs of the matrix products of one step of Muon: optimizer_muon.py."""
+def muon_flops(model: ModelConfig, steps: int) -> float:
+    """FLOPs of the matrix products of one update by Muon with `steps` Newton-Schulz steps: optimizer_muon.py."""
     width, kv = model.hidden_size, model.num_key_value_heads * model.head_dim
     heads = model.num_attention_heads * model.head_dim
     shapes = [(width, heads), (width, heads), (width, kv), (width, kv), *[(width, model.intermediate_size)] * 3]
-    return model.num_hidden_layers * sum(newton_schulz_flops(*shape) for shape in shapes)
+    return model.num_hidden_layers * sum(newton_schulz_flops(*shape, steps) for shape in shapes)
 
 
-def newton_schulz_flops(rows: int, columns: int, steps: int = 5) -> float:
+def newton_schulz_flops(rows: int, columns: int, steps: int) -> float:
     """FLOPs of the products with the smaller Gram matrix."""
     m, n = sorted((rows, columns))
     return steps * (4 * m * m * n + 2 * m**3)
@@ -209,7 +211,7 @@ def nanochat(trial: Trial) -> Trained:
         optimizer.step()
         forward.zero_grad(set_to_none=True)
     matrices = [p for p in model.transformer.h.parameters() if p.ndim == 2]
-    own_flops = trial.steps * sum(newton_schulz_flops(*p.shape) for p in matrices)
+    own_flops = trial.steps * sum(newton_schulz_flops(*p.shape, steps=5) for p in matrices)
     model_flops = trial.steps * BATCH_TOKENS * model.estimate_flops()
     return Trained(nats_of(trial, model, lambda tokens: forward(tokens).float()), model_flops, own_flops, model.num_matmul_params())
 
