@@ -125,9 +125,10 @@ def step_adamw(param: Tensor, state: dict[str, Tensor], group: SteppedGroup, set
     if not state:
         state |= {"step": torch.zeros((), device=param.device), "exp_avg": torch.zeros_like(param), "exp_avg_sq": torch.zeros_like(param)}
     beta1, beta2 = settings.adamw_betas
+    ratio = settings.embedding_learning_rate_ratio if group["embedding"] else settings.adamw_learning_rate_ratio
     adamw(
         [param], [param.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]], amsgrad=False, beta1=beta1, beta2=beta2,
-        lr=group["lr"] * settings.adamw_learning_rate_ratio, weight_decay=group["weight_decay"], eps=settings.adamw_eps, maximize=False,
+        lr=group["lr"] * ratio, weight_decay=group["weight_decay"], eps=settings.adamw_eps, maximize=False,
         fused=True,
     )  # fmt: skip
 

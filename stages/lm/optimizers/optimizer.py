@@ -3,7 +3,7 @@
 Checkpoints, a resume at another number of ranks, the memory estimate and the fingerprint are derived from this declaration.
 To add an optimizer, write one file next to optimizer_adamw.py and one line in train/training_parts.py; CONTRIBUTING.md shows an example.
 Guarantee: weight decay applies to matrices, never to norms, and to the token embedding only with decay_embeddings. The parameter groups
-have a fixed order: hidden matrices by shape (if the optimizer updates them as wholes), then decayed, then not decayed.
+have a fixed order: hidden matrices by shape and the embedding (if the optimizer updates matrices as wholes), then decayed, then not decayed.
 The module imports torch only when an optimizer is built, because processes without torch read the settings.
 """
 
@@ -36,12 +36,14 @@ class ParameterGroup(TypedDict):
 
     Attributes:
         matrix: Rows and columns of every parameter of a group that is updated by matrix; None in a group that is updated by element.
+        embedding: Whether the group is the token embedding, and this is not the output head too.
         together: Number of parameters of the group if the ranks divide all of them as one flat tensor (ZeRO 1); 0 if they divide each (ZeRO 3).
     """
 
     params: list[nn.Parameter]
     weight_decay: float
     matrix: tuple[int, int] | None
+    embedding: bool
     together: int
 
 
@@ -122,22 +124,28 @@ def full_shape(param: nn.Parameter) -> tuple[int, ...]:
 def parameter_groups(
     named: Iterable[tuple[str, nn.Parameter]], weight_decay: float, decay_embeddings: bool, by_matrix: bool, zero_stage: int = 3
 ) -> list[ParameterGroup]:
-    """Returns the parameter groups of an optimizer: hidden matrices of each shape, then decayed, then not decayed. None is empty.
+    """Returns the parameter groups of an optimizer: hidden matrices of each shape, the embedding, then decayed, then not decayed. None is empty.
+
+    An optimizer that updates by element has the last two alone.
 
     Args:
         named: The parameters with their names.
-        weight_decay: Decoupled weight decay of all groups but the last.
+        weight_decay: Decoupled weight decay of hidden matrices and output head.
         decay_embeddings: Whether weight decay also applies to the token embedding.
-        by_matrix: Whether the optimizer updates hidden matrices as wholes. If not, they are in the decayed group.
+        by_matrix: Whether the optimizer updates hidden matrices as wholes. If not, they are in the decayed group. If so, an embedding that is
+            not the output head too is a group of its own.
         zero_stage: Stage of ZeRO, which decides how the ranks divide a group.
 
     Raises:
         RuntimeError: A hidden matrix does not have two dimensions. Without this check it would not be updated.
     """
     matrices: dict[tuple[int, int], list[nn.Parameter]] = {}
+    embedding: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
-    for name, param in named:
+    given = dict(named)
+    untied = "head.weight" in given
+    for name, param in given.items():
         if by_matrix and is_hidden_matrix(name):
             shape = full_shape(param)
             if len(shape) != 2:
@@ -146,13 +154,19 @@ def parameter_groups(
                     "Give it two dimensions, or choose an optimizer that updates by element, such as adamw."
                 )
             matrices.setdefault((shape[0], shape[1]), []).append(param)
+        elif by_matrix and untied and name.startswith("embedding."):
+            embedding.append(param)
         else:
             (decayed if decays(name, decay_embeddings) else spared).append(param)
     kinds: list[tuple[list[nn.Parameter], float, tuple[int, int] | None]] = [
-        *((params, weight_decay, shape) for shape, params in matrices.items()), (decayed, weight_decay, None), (spared, 0.0, None),
+        *((params, weight_decay, shape) for shape, params in matrices.items()),
+        (embedding, weight_decay if decay_embeddings else 0.0, None), (decayed, weight_decay, None), (spared, 0.0, None),
     ]  # fmt: skip
     return [
-        {"params": params, "weight_decay": decay, "matrix": shape, "together": len(params) if zero_stage == 1 else 0}
+        {
+            "params": params, "weight_decay": decay, "matrix": shape, "embedding": params is embedding,
+            "together": len(params) if zero_stage == 1 else 0,
+        }
         for params, decay, shape in kinds
         if params
-    ]
+    ]  # fmt: skip

@@ -99,7 +99,7 @@ def test_ranks_update_whole_matrices_wherever_their_parts_are(
     def work(rank: int) -> None:
         exchanges.own = ThreadExchange(rank, ranks, torch.device("cpu"), board, barrier)
         flats[rank].grad = flat_grads[rank]
-        group: SteppedGroup = {"params": [], "matrix": shape, "lr": 0.5, "weight_decay": 0.1, "together": count if together else 0}
+        group: SteppedGroup = {"params": [], "matrix": shape, "lr": 0.5, "weight_decay": 0.1, "embedding": False, "together": count if together else 0}
         with torch.no_grad():
             step_muon(flats[rank], {}, group, Muon(momentum=0.0))
 
@@ -136,15 +136,19 @@ def test_ten_steps_of_torchs_muon_and_adamw(monkeypatch: pytest.MonkeyPatch, as_
     """The Muon of torch casts to bf16. For the test in fp32 its cast does nothing."""
     if precision == "fp32":
         monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor.clone())
-    settings = Muon(momentum=0.8, newton_schulz_precision=precision, adamw_learning_rate_ratio=0.2, adamw_betas=(0.7, 0.9), adamw_eps=1e-4)
+    settings = Muon(
+        momentum=0.8, newton_schulz_precision=precision, adamw_learning_rate_ratio=0.2, embedding_learning_rate_ratio=0.5,
+        adamw_betas=(0.7, 0.9), adamw_eps=1e-4,
+    )  # fmt: skip
     ours, theirs = made_parameters(), dict(made_parameters())
     groups = parameter_groups(ours, 0.3, decay_embeddings=False, by_matrix=True)
     groups, flat = flattened(groups) if as_flat else (groups, [])
     optimizer = settings.build(groups)
     muon = torch.optim.Muon([p for n, p in theirs.items() if n.startswith("blocks") and p.ndim == 2], momentum=0.8, weight_decay=0.3)
-    spared = [p for n, p in theirs.items() if p.ndim == 1 or n == "embedding.weight"]
+    spared = [p for p in theirs.values() if p.ndim == 1]
     decayed = {"params": [theirs["head.weight"]], "weight_decay": 0.3}
     adamw = torch.optim.AdamW([decayed, {"params": spared, "weight_decay": 0.0}], betas=(0.7, 0.9), eps=1e-4)
+    table = torch.optim.AdamW([theirs["embedding.weight"]], betas=(0.7, 0.9), eps=1e-4, weight_decay=0.0)
     draw = torch.Generator().manual_seed(8)
     for step in range(10):
         rate = 0.1 / (step + 1)
@@ -153,7 +157,7 @@ def test_ten_steps_of_torchs_muon_and_adamw(monkeypatch: pytest.MonkeyPatch, as_
             theirs[name].grad = p.grad.clone()
         for whole, parts in flat:
             whole.grad = torch.cat([p.grad.flatten() for p in parts])  # type: ignore[union-attr]
-        for used, own in ((optimizer, rate), (muon, rate), (adamw, rate * 0.2)):
+        for used, own in ((optimizer, rate), (muon, rate), (adamw, rate * 0.2), (table, rate * 0.5)):
             for group in used.param_groups:
                 group["lr"] = own
             used.step()
@@ -170,7 +174,7 @@ def test_an_update_moves_by_the_rate_times_the_root_of_the_ratio_of_the_sides() 
     for shape, factor in (((12, 3), 2.0), ((3, 12), 1.0)):
         param = nn.Parameter(torch.zeros(shape))
         param.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        group: SteppedGroup = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0, "together": 0}
+        group: SteppedGroup = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0, "embedding": False, "together": 0}
         with torch.no_grad():
             step_muon(param, {}, group, Muon(momentum=0.0))
         assert torch.allclose(param.detach().double(), -0.5 * factor * filtered(param.grad, 5), atol=1e-5)

@@ -35,16 +35,21 @@ def test_groups_by_shape(tied: bool, zero: bool) -> None:
     model = plain.Llama(shape)
     given = {name: under_zero(p) if zero else p for name, p in model.named_parameters()}
     groups = parameter_groups(given.items(), 0.3, decay_embeddings=False, by_matrix=True)
-    *by_matrix, decayed, spared = (
-        groups if not tied else [*groups[:-1], {"params": [], "weight_decay": 0.3, "matrix": None, "together": 0}, groups[-1]]
-    )
+    by_matrix, (*by_element, spared) = groups[:4], groups[4:]
     found = [(id(p), group["matrix"]) for group in by_matrix for p in group["params"]]
     assert sorted(found) == sorted((id(given[f"blocks.{n}"]), tuple(p.shape)) for n, p in model.blocks.named_parameters() if p.ndim == 2)
     assert len(found) == 14 and [group["matrix"] for group in by_matrix] == [(16, 16), (8, 16), (24, 16), (16, 24)]
-    assert [group["weight_decay"] for group in groups] == [0.3] * (len(groups) - 1) + [0.0]
-    assert decayed["matrix"] is None and [id(p) for p in decayed["params"]] == ([] if tied else [id(given["head.weight"])])
-    vectors = {id(given[n]) for n, p in model.named_parameters() if p.ndim == 1} | {id(given["embedding.weight"])}
-    assert spared["matrix"] is None and {id(p) for p in spared["params"]} == vectors
+    assert [group["weight_decay"] for group in by_matrix] == [0.3] * 4 and not any(group["embedding"] for group in by_matrix)
+    tables = [(0.0, True, [id(given["embedding.weight"])]), (0.3, False, [] if tied else [id(given["head.weight"])])]
+    assert [(group["weight_decay"], group["embedding"], [id(p) for p in group["params"]]) for group in by_element] == ([] if tied else tables)
+    vectors = {id(given[n]) for n, p in model.named_parameters() if p.ndim == 1} | ({id(given["embedding.weight"])} if tied else set())
+    assert {id(p) for p in spared["params"]} == vectors and spared["weight_decay"] == 0.0 and not spared["embedding"]
+    assert [group["matrix"] for group in groups[4:]] == [None] * (1 if tied else 3)
+
+
+def test_an_embedding_of_its_own_decays_if_embeddings_do() -> None:
+    groups = parameter_groups(plain.Llama(MODEL).named_parameters(), 0.3, decay_embeddings=True, by_matrix=True)
+    assert [group["weight_decay"] for group in groups if group["embedding"]] == [0.3]
 
 
 def test_elementwise_optimizers_have_two_groups() -> None:
@@ -87,7 +92,7 @@ def test_a_step_creates_what_is_declared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [
     {"momentum": 0.9}, {"newton_schulz_steps": 6}, {"newton_schulz_precision": "bf16"}, {"adamw_learning_rate_ratio": 0.2},
-    {"adamw_betas": (0.9, 0.99)}, {"adamw_eps": 1e-7},
+    {"embedding_learning_rate_ratio": 0.2}, {"adamw_betas": (0.9, 0.99)}, {"adamw_eps": 1e-7},
 ], ids=lambda change: next(iter(change)))  # fmt: skip
 def test_every_setting_is_in_the_fingerprint_and_changes_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict) -> None:
     job = changed(small_job(tmp_path, Machine(1, "cpu", 2, 2), 2), optimizer={"name": "muon"}, learning_rate=0.02)
@@ -98,5 +103,7 @@ def test_every_setting_is_in_the_fingerprint_and_changes_the_weights(tmp_path: P
     second = plain.run(other, tmp_path / "second", monkeypatch).weights
     moved = {name for name in first if not torch.equal(first[name], second[name])}
     assert moved, "no weight depends on it"
-    if next(iter(change)).startswith("adamw"):
-        assert {"embedding.weight", "head.weight"} <= moved
+    own = {"adamw_learning_rate_ratio": {"head.weight"}, "embedding_learning_rate_ratio": {"embedding.weight"}}
+    tables = {"embedding.weight", "head.weight"}
+    if (name := next(iter(change))).startswith(("adamw", "embedding")):
+        assert own.get(name, tables) <= moved
