@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,11 +134,11 @@ def _divided_by_curves(division: Buckets, value: np.ndarray, column: pa.Array, p
     trained = np.zeros(len(numbers), np.bool_)
     trained[pool] = True
     order = stable_order(value, len(curves) + 1)
-    ends = np.cumsum(np.bincount(value, minlength=len(curves) + 1)).tolist()
+    bounds = np.searchsorted(value, np.arange(len(curves) + 1), sorter=order).tolist()
     number = np.full(len(numbers), division.size - 1, np.int64)
     names: list[str] = []
     factors: list[float] = []
-    for (name, curve), begin, end in zip(curves.items(), [0, *ends], ends, strict=False):
+    for (name, curve), (begin, end) in zip(curves.items(), pairwise(bounds), strict=True):
         documents = order[begin:end]
         own = numbers[documents]
         edges = np.array(_equal_parts(own[trained[documents]], len(curve)), np.float64)

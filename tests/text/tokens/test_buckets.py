@@ -162,6 +162,8 @@ def test_columns_are_joined_by_document_from_the_first_table_that_has_them(tmp_p
     for name in ("text", "verdict", "topic", "url"):
         with pytest.raises(BucketError, match=f"no column '{name}'. Columns that are stored: host, lang, score."):
             read_columns([name], tables, wanted)
+    with pytest.raises(BucketError, match="no column 'host'. Columns that are stored: lang, score."):
+        read_columns(["host"], tables[1:], wanted)
     with pytest.raises(BucketError, match="no column 'host'. Columns that are stored: none."):
         read_columns(["host"], [], wanted)
 
