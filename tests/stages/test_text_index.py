@@ -142,14 +142,14 @@ def indexed(found: Artifact, kind: str) -> list[list[tuple[UUID, str]]]:
 
 def test_every_message_is_a_text_of_its_own(tmp_path: Path) -> None:
     """Catches: a conversation as one text, a message or an answer that is missing, one split alone, a conversation cut by two pieces."""
-    talks = [["first question", "ünswer \"quoted\"", "third"], ["x" * (MIB - 100), "y" * 50], ["a" * 60, "b" * 30], ["one", "漢字"]]
+    talks = [["first question", 'ünswer "quoted"', "third"], ["x" * (MIB - 100), "y" * 50], ["a" * 60, "b" * 30], ["one", "漢字"]]
     couples = [["asked", "better", "worse"], ["asked", "told", "asked again", "good\nanswer", "bad"]]
     inputs = {"conversations": chats(tmp_path, talks), "preferences": pairs(tmp_path, couples)}
     whole = {"documents": made.documents(tmp_path / "docs", [["a document"]]), **inputs}
     found = run_stage(text_index.STAGE, {"piece_mib": 1}, whole, tmp_path / "home")
-    assert indexed(found, "conversation") == [
-        [(doc(n), text) for n in numbers for text in talks[n]] for numbers in ((0, 1), (2, 3))
-    ], "the third would have filled the first piece beyond its size"
+    assert indexed(found, "conversation") == [[(doc(n), text) for n in numbers for text in talks[n]] for numbers in ((0, 1), (2, 3))], (
+        "the third would have filled the first piece beyond its size"
+    )
     assert indexed(found, "preference_pair") == [[(doc(n), text) for n, texts in enumerate(couples) for text in texts]]
     assert [[text for _, text in piece] for piece in indexed(found, "document")] == [["a document"]]
     described = json.loads((found.path / "text_index.json").read_text())

@@ -183,8 +183,8 @@ def _documents(
     found = []
     for (one, _), became in zip(occurrences, trained, strict=True):
         outcome = became.outcome(bool(of.sequences("pretrain")))
-        numbers = [tuple(sorted(own)) for own in (became.sequences, became.steps, became.tuned)]
-        found.append(SpanDocument(str(one.doc_id), urls.get(str(one.doc_id)), outcome, *numbers))
+        sequences, steps, tuned = (tuple(sorted(own)) for own in (became.sequences, became.steps, became.tuned))
+        found.append(SpanDocument(str(one.doc_id), urls.get(str(one.doc_id)), outcome, sequences, steps, tuned))
     return found
 
 
