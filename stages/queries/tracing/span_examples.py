@@ -3,13 +3,13 @@
 The whole conversation or pair counts: its steps are those that trained any of its tokens, as `loam trace --doc` names them. Which tokens of
 it the span has is not looked up.
 Guarantee: read-only.
-Cost: four queries of the index for all conversations together, and four for all pairs.
+Cost: at most four queries of the index for all conversations together, and four for all pairs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.core.index.database import QueryFunction
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 TRAINED_BY: Mapping[TextKind, str] = {TextKind.CONVERSATION: "sft", TextKind.PREFERENCE_PAIR: "dpo"}
 """Kind -> the node that trains it."""
+_NAMED = "doc_id IN (SELECT unnest(?::UUID[]))"
 
 
-@dataclass
+@dataclass(frozen=True)
 class SpanExample:
     """A conversation or a pair.
 
@@ -38,17 +39,17 @@ class SpanExample:
         texts: role and text of its messages, or of the answers of a pair.
         dropped: whether training left it out.
         parts: the parts of the training data that it is in.
-        sequences: the training sequences that it is in.
-        steps: the steps that trained them.
+        sequences: the training sequences that it is in, in order.
+        steps: the steps that trained them, in order.
     """
 
-    source: str | None = None
-    held_out: bool = False
-    texts: Sequence[tuple[str, str]] = ()
-    dropped: bool = False
-    parts: set[str] = field(default_factory=set)
-    sequences: set[int] = field(default_factory=set)
-    steps: set[int] = field(default_factory=set)
+    source: str | None
+    held_out: bool
+    texts: Sequence[tuple[str, str]]
+    dropped: bool
+    parts: frozenset[str]
+    sequences: tuple[int, ...]
+    steps: tuple[int, ...]
 
     def outcome(self, known: bool) -> RecordOutcome:
         """Returns the outcome. known: whether the sequences of a training on examples of this kind are known."""
@@ -83,31 +84,35 @@ def span_examples(ask: QueryFunction, of: Start, kind: TextKind, doc_ids: Iterab
     Returns:
         doc_id -> the example.
     """
-    found = {str(doc_id): SpanExample() for doc_id in doc_ids}
-    if not found:
-        return found
-    table, node, wanted = TABLES[kind], TRAINED_BY[kind], list(found)
+    wanted, node, table, columns = sorted(map(str, doc_ids)), TRAINED_BY[kind], TABLES[kind], TEXT_COLUMNS[kind]
+    if not wanted:
+        return {}
+    rows: dict[str, list[str]] = {}
     if file := of.of.get((table, table)):
-        columns = TEXT_COLUMNS[kind]
         sql = f"SELECT doc_id::VARCHAR, source, split, {', '.join(columns)} FROM {table} WHERE contains(file, ?) AND {_NAMED}"
-        for doc_id, source, split, *texts in ask(sql, [file, wanted])[1]:
-            one = found[doc_id]
-            one.source, one.held_out = source, split == "validation"
-            one.texts = example_texts(kind, dict(zip(columns, texts, strict=True)))
+        rows = {doc_id: row for doc_id, *row in ask(sql, [file, wanted])[1]}
+    segments: dict[str, set[tuple[str, int]]] = {}
     if file := of.sequences(node):
-        sql = f"SELECT doc_id::VARCHAR, part, sequence FROM sequence_spans WHERE contains(file, ?) AND {_NAMED}"
+        sql = f"SELECT DISTINCT doc_id::VARCHAR, part, sequence FROM sequence_spans WHERE contains(file, ?) AND {_NAMED}"
         for doc_id, part, sequence in ask(sql, [file, wanted])[1]:
-            found[doc_id].parts.add(part)
-            if part == "train":
-                found[doc_id].sequences.add(sequence)
-    steps = steps_by_sequence(ask, of, node, {sequence for one in found.values() for sequence in one.sequences})
-    for one in found.values():
-        one.steps.update(step for sequence in one.sequences for step in steps.get(sequence, ()))
+            segments.setdefault(doc_id, set()).add((part, sequence))
+    trained = {doc_id: sorted(sequence for part, sequence in own if part == "train") for doc_id, own in segments.items()}
+    steps = steps_by_sequence(ask, of, node, {sequence for own in trained.values() for sequence in own})
+    dropped: set[str] = set()
     if judged := decided_by(of, (node,)):
         sql = f"SELECT doc_id::VARCHAR FROM decisions WHERE {in_files(judged)} AND verdict = 'dropped' AND {_NAMED}"
-        for (doc_id,) in ask(sql, [*judged, wanted])[1]:
-            found[doc_id].dropped = True
+        dropped = {doc_id for (doc_id,) in ask(sql, [*judged, wanted])[1]}
+    found = {}
+    for doc_id in wanted:
+        row = rows.get(doc_id, [])
+        sequences = trained.get(doc_id, [])
+        found[doc_id] = SpanExample(
+            source=row[0] if row else None,
+            held_out=row[1:2] == ["validation"],
+            texts=example_texts(kind, dict(zip(columns, row[2:], strict=True))) if row else (),
+            dropped=doc_id in dropped,
+            parts=frozenset(part for part, _ in segments.get(doc_id, ())),
+            sequences=tuple(sequences),
+            steps=tuple(sorted({step for sequence in sequences for step in steps.get(sequence, ())})),
+        )
     return found
-
-
-_NAMED = "doc_id IN (SELECT unnest(?::UUID[]))"

@@ -191,8 +191,7 @@ def _documents(
 def _example(of: Start, kind: TextKind, found: SpanExample, place: Occurrence, span: bytes) -> SpanDocument:
     """Returns what became of a conversation or a pair with a span."""
     outcome = found.outcome(bool(of.sequences(TRAINED_BY[kind])))
-    sequences, steps = tuple(sorted(found.sequences)), tuple(sorted(found.steps))
-    return SpanDocument(str(place.doc_id), None, outcome, sequences, (), steps, kind, found.source, found.role(place, span))
+    return SpanDocument(str(place.doc_id), None, outcome, found.sequences, (), found.steps, kind, found.source, found.role(place, span))
 
 
 def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]]) -> list[_Trained]:
