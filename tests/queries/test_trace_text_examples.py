@@ -275,7 +275,9 @@ def test_an_index_without_the_conversations_of_the_start_is_refused(made: Made, 
     shutil.rmtree(home / "artifacts" / "text_index")
     index = indexed(home, documents=made.clean, conversations=other)
     database.update(home)
-    with pytest.raises(RecipeError, match=f"sft-1 was made from {made.chats}, and no index holds that beside its other texts") as caught:
+    with pytest.raises(
+        RecipeError, match=f"No index holds all texts that sft-1 was made from; the newest lacks those of {made.chats}"
+    ) as caught:
         asked(home, SPAN, checkpoint="sft-1")
     assert caught.value.where == str(index)
     assert "Run `loam stage text_index RECIPE` with the recipe of tiny-1, or start from a checkpoint before it" in str(caught.value)
@@ -283,3 +285,22 @@ def test_an_index_without_the_conversations_of_the_start_is_refused(made: Made, 
     later = indexed(home, documents=made.clean, conversations=made.chats)
     database.update(home)
     assert asked(home, SPAN, checkpoint="sft-1")[0].counts == {"document": 1, "conversation": 8} and later != index
+
+
+def test_an_index_of_equal_conversations_is_enough(made: Made, tmp_path: Path) -> None:
+    """Other settings can give the same conversations. A new index then has the old key, so a refusal could not be cured."""
+    home = tmp_path / "home"
+    shutil.copytree(made.home, home)
+    folder = home / "artifacts" / made.chats
+    tables = manifest.read_artifact(folder).manifest["files"]
+    equal = make_artifact(home, "conversations", 2, {}, {})
+    for table in tables:
+        (home / "artifacts" / equal / table["path"]).parent.mkdir(exist_ok=True)
+        shutil.copy(folder / table["path"], home / "artifacts" / equal / table["path"])
+    described = json.loads((home / "artifacts" / equal / "manifest.json").read_text())
+    digest = manifest.content_digest(tables)
+    (home / "artifacts" / equal / "manifest.json").write_text(json.dumps(described | {"files": tables, "digest": digest}))
+    shutil.rmtree(home / "artifacts" / "text_index")
+    indexed(home, documents=made.clean, conversations=equal)
+    database.update(home)
+    assert asked(home, SPAN, checkpoint="sft-1")[0].counts == {"document": 1, "conversation": 8}

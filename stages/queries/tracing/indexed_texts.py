@@ -1,16 +1,16 @@
 """Finds the index of the texts that a start of `loam trace` was made from, and opens its pieces.
 
-Guarantee: read-only. Only an index of exactly these documents, conversations and pairs is opened. Texts of the index that the start was not
+Guarantee: read-only. Only an index with all these documents, conversations and pairs is opened. Texts of the index that the start was not
 made from are not searched: a pretrained checkpoint has no conversations.
-Cost: two queries of the index; the files of the pieces are mapped, not read.
+Cost: a few queries of the index; the files of the pieces are mapped, not read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
@@ -25,6 +25,15 @@ INDEX_VERSION = 3
 has documents alone."""
 TABLES: Mapping[TextKind, str] = {TextKind.CONVERSATION: "conversations", TextKind.PREFERENCE_PAIR: "preferences"}
 """Kind -> node, which is also the name of its table and of its view."""
+
+
+class _Index(NamedTuple):
+    """An index: its artifact, the version of the stage, its number, and which of the wanted artifacts' texts it holds."""
+
+    artifact: str
+    version: int
+    number: int
+    holds: Sequence[str]
 
 
 def texts_of(ask: database.QueryFunction, of: Start) -> dict[TextKind, str]:
@@ -54,25 +63,21 @@ def index_folder(home: Path, of: Start) -> Path:
         RecipeError: there are no texts, or they have no index, or only one that lacks some of them or that an older version of the stage built.
     """
     wanted = list(database.with_connection(home, lambda ask: texts_of(ask, of)).values())
-    sql = (
-        "SELECT child, any_value(version), list(DISTINCT parent) FROM edge JOIN artifact ON artifact_id = child "
-        "WHERE kind = 'text_index' AND list_contains(?, parent) GROUP BY child "
-        "ORDER BY count(DISTINCT parent) DESC, any_value(version) DESC, any_value(number) DESC LIMIT 1"
-    )
-    if not wanted or not (found := database.query(home, sql, [wanted])[1]):
+    held = _indexes(home, wanted)
+    if not held:
         raise RecipeError(
             f"The texts that {of.alias} was made from have no index.",
             where=f"{', '.join(wanted) or of.artifact} of {home}",
             do="Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`.",
         )
-    ((child, version, indexed),) = found
-    folder = home / "artifacts" / str(child)
-    if version < INDEX_VERSION:
+    newest = max(held, key=lambda one: (len(one.holds), one.version, one.number))
+    folder = home / "artifacts" / newest.artifact
+    if newest.version < INDEX_VERSION:
         what = f"The index of the texts that {of.alias} was made from was built by an older version."
         raise RecipeError(what, where=str(folder), do="Run `loam stage text_index RECIPE`.")
-    if lacks := [name for name in wanted if name not in indexed]:
+    if lacks := [name for name in wanted if name not in newest.holds]:
         raise RecipeError(
-            f"{of.alias} was made from {', '.join(lacks)}, and no index holds that beside its other texts.",
+            f"No index holds all texts that {of.alias} was made from; the newest lacks those of {', '.join(lacks)}.",
             where=str(folder),
             do=f"Run `loam stage text_index RECIPE` with the recipe of {of.run or of.alias}, or start from a checkpoint before it with --checkpoint.",
         )
@@ -102,12 +107,29 @@ def open_pieces(index: Path, kinds: Iterable[TextKind]) -> list[list[TextPiece]]
             if (there := sum(len(piece.order) for piece in pieces)) != described[kind]["words"]:
                 problem = f"it has {there:,} of {described[kind]['words']:,} words"
             found.append(pieces)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         problem = str(error)
     if problem:
         raise RecipeError(
             f"The index of the text is damaged: {problem}.", where=str(index), do="Run `loam stage text_index RECIPE --force`."
         )
+    return found
+
+
+def _indexes(home: Path, wanted: Sequence[str]) -> list[_Index]:
+    """Returns the indexes that hold texts of some artifacts, or of others with the same content, which give an index the same key."""
+    sql = "SELECT one.artifact_id, other.artifact_id FROM artifact one JOIN artifact other USING (node, digest) WHERE list_contains(?, one.artifact_id)"
+    equal = {name: {name} for name in wanted}
+    for name, other in database.query(home, sql, [list(wanted)])[1]:
+        equal[name].add(other)
+    sql = (
+        "SELECT child, any_value(version), any_value(number), list(parent) FROM edge JOIN artifact ON artifact_id = child "
+        "WHERE kind = 'text_index' GROUP BY child"
+    )
+    found = []
+    for child, version, number, parents in database.query(home, sql)[1]:
+        if holds := [name for name in wanted if not equal[name].isdisjoint(parents)]:
+            found.append(_Index(child, version, number, holds))
     return found
 
 

@@ -1,6 +1,7 @@
 """Sorts the places of a text where a word begins by what follows them, so that every verbatim occurrence of words is one range.
 
-A piece is some texts (documents, or messages of conversations and pairs), joined as UTF-8, each followed by the byte END, which occurs in no UTF-8. A word is a run of characters that
+A piece is some texts (documents, or messages of conversations and pairs), joined as UTF-8, each followed by the byte END, which occurs in
+no UTF-8. A word is a run of characters that
 `stages/text/match/words.py` does not separate words at (letters, digits, `_`, marks, characters that are skipped there); nothing is folded.
 In scripts that are written without spaces between words (WITHOUT_SPACES), each character is a word, with the marks after it: a dictionary
 would find other words in a part of a text than in the whole, so that a search would miss occurrences.
