@@ -19,9 +19,11 @@ from stages.core.index import database
 from stages.core.store import manifest
 from stages.preferences import TABLE as PAIRS
 from stages.queries.tracing import trace, trace_start, trace_text
+from stages.queries.tracing.span_examples import SpanExample
 from stages.queries.tracing.trace_lines import span_lines
 from stages.queries.tracing.trace_text import SpanDocument, TextSpan
 from stages.text.match.example_texts import TextKind
+from stages.text.match.verbatim import Occurrence
 from tests.conftest import answered, loam, run_stage
 from tests.queries.test_trace_tuning import decided
 from tests.queries.test_trace_tuning import trained as trained_rows
@@ -159,6 +161,17 @@ def test_every_kind_names_what_holds_the_span(made: Made) -> None:
     }
     few = asked(made.home, SPAN, documents=2)[0]
     assert [len(named(few, kind)) for kind in TextKind] == [1, 2, 2] and few.counts == span.counts
+
+
+def test_the_role_is_that_of_the_text_with_the_span_at_the_place() -> None:
+    """Catches: a text of equal size, one that has the span at the same byte, characters taken for bytes."""
+    texts = [("system", "übe"), ("user", "ün b"), ("assistant", "ün bc"), ("user", "xxün b")]
+    example = SpanExample("chat", False, texts, False, frozenset(), (), ())
+    span = b"n b"
+    for number, role in ((1, "user"), (2, "assistant"), (3, "user")):
+        data = texts[number][1].encode()
+        assert example.role(Occurrence(doc(1), data.index(span), len(data), 0), span) == role
+    assert example.role(Occurrence(doc(1), 2, 99, 0), span) is None and example.role(Occurrence(doc(1), 0, 4, 0), span) is None
 
 
 def test_steps_and_outcomes_are_those_of_trace_doc(made: Made) -> None:
