@@ -14,7 +14,6 @@ import pkgutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import stages
@@ -23,8 +22,6 @@ from stages.core.contract.errors import RecipeError, StageError
 if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
     from stages.settings import StageConfig
-
-NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -81,10 +78,10 @@ def pipeline() -> tuple[Node, ...]:
     return _dag().nodes
 
 
-def stage_of(node: Node, off: Mapping[str, str] = NOTHING) -> Stage:
+def stage_of(node: Node, off: Mapping[str, str] | None = None) -> Stage:
     """Returns the stage of a node, with the roles that the node has in the DAG. A stage that reads every node also gets `off`."""
     stage = _dag().stages[node.name]
-    return replace(stage, off=off) if node.name in reporting() and off else stage
+    return replace(stage, off=off) if off and node.name in reporting() else stage
 
 
 def models() -> Mapping[str, str]:
@@ -283,12 +280,7 @@ def upstream(names: Sequence[str], left_out: LeftOut = WHOLE) -> tuple[Node, ...
         elif name not in left_out.imported:
             queue += _needed_by(by_name[name], left_out)
     return tuple(
-        replace(
-            node,
-            inputs={role: read for role, read in read_by(node, left_out).items() if read in needed and node.name not in left_out.imported},
-        )
-        if node.name in reporting()
-        else replace(node, inputs={} if node.name in left_out.imported else _inputs_of(node, left_out))
+        replace(node, inputs={} if node.name in left_out.imported else _inputs_of(node, left_out, needed))
         for node in pipeline()
         if node.name in needed
     )
@@ -299,8 +291,10 @@ def _needed_by(node: Node, left_out: LeftOut) -> list[str]:
     return [read for role, read in read_by(node, left_out).items() if role not in stage_of(node).ancestors]
 
 
-def _inputs_of(node: Node, left_out: LeftOut) -> dict[str, str]:
+def _inputs_of(node: Node, left_out: LeftOut, needed: Collection[str]) -> dict[str, str]:
     """Returns role -> node of the inputs of a node; of its ancestors those that its other inputs are made from, not cut off by an import."""
+    if node.name in reporting():
+        return {role: read for role, read in read_by(node, left_out).items() if read in needed}
     by_name = {one.name: one for one in pipeline()}
     made_from: set[str] = set()
     queue = _needed_by(node, left_out)

@@ -1,18 +1,20 @@
-"""text_index: makes the documents searchable for verbatim text, for `loam trace --text`.
+"""text_index: makes the texts that models learn from searchable for verbatim text, for `loam trace --text`.
 
-The documents are divided into pieces in their order. Each piece has a sorted array of the places where a word begins. The text itself is
+The texts are the documents, and each message of conversations and preference pairs, of both splits. Those of one kind are divided into
+pieces in their order. Each piece has a sorted array of the places where a word begins. The text itself is
 indexed and not the tokens of encode, so one index serves every tokenizer and mixture, and counts are exact
 (stages/text/match/suffix_array.py gives the reason).
-Guarantee: every document of decontaminate is in exactly one piece. The files do not depend on the number of workers. The workers together
-sort at most SORTING_BYTES at a time, or one piece.
-Cost: one pass over the documents for their sizes, one to sort them; time, memory and disk as stages/text/match/suffix_array.py says.
+Guarantee: every document, conversation and pair of the inputs is in exactly one piece. The files do not depend on the number of workers. The
+workers together sort at most SORTING_BYTES at a time, or one piece.
+Cost: one pass over the texts for their sizes, one to sort them; time, memory and disk as stages/text/match/suffix_array.py says. With other
+conversations, the index of the documents is built again, too.
 Source: OLMoTrace (Liu et al. 2025).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -23,36 +25,45 @@ from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.tables.shards import Meter, run_shards
 from stages.settings import StageConfig
+from stages.text.match.example_texts import TEXT_COLUMNS, TextKind, example_texts
 
 if TYPE_CHECKING:
     import numpy as np
 
 SORTING_BYTES = 6 << 30
-"""Memory of all workers for the pieces that they sort; a worker has some more for the document that it reads."""
+"""Memory of all workers for the pieces that they sort; a worker has some more for the text that it reads."""
 PIECES = "pieces"
+FILES: Mapping[TextKind, tuple[str, str]] = {
+    TextKind.DOCUMENT: ("documents", "documents/*.parquet"),
+    TextKind.CONVERSATION: ("conversations", "conversations.parquet"),
+    TextKind.PREFERENCE_PAIR: ("preferences", "preferences.parquet"),
+}
+"""Kind -> the role of its input, and the pattern of the files there."""
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Documents of one file: rows from `first` up to `end` (exclusive)."""
+    """Documents, conversations or pairs of one file: rows from `first` up to `end` (exclusive)."""
 
-    documents: Path
+    file: Path
     first: int
     end: int
 
 
 @dataclass(frozen=True)
 class PieceTask:
-    """The documents of a piece, in order, and the size of their texts in UTF-8 with one more byte per document."""
+    """The rows of a piece, in order, and the size of their texts in UTF-8 with one more byte per text."""
 
+    kind: TextKind
     ranges: tuple[RowRange, ...]
     size: int
 
 
 class IndexedPiece(TypedDict):
-    """The result of `index_piece`: its documents, the words that begin in them, and the bytes of their texts in UTF-8."""
+    """The result of `index_piece`: its rows, their texts, the words that begin in them, and the bytes of the texts in UTF-8."""
 
-    documents: int
+    rows: int
+    texts: int
     words: int
     bytes: int
 
@@ -71,34 +82,42 @@ class TextIndex(StageConfig):
 
 
 def run(config: TextIndex, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes pieces/NNNNN/ and text_index.json, which counts them.
+    """Writes pieces/KIND/NNNNN/, and text_index.json, which counts the pieces, rows, texts, words and bytes of each kind that was read.
 
     Returns:
-        The outcome. Its rows are the documents.
+        The outcome. Its rows are the texts.
 
     Raises:
-        StageError: There are no documents.
+        StageError: There are no texts.
     """
     import os
 
     from stages.text.match.suffix_array import BYTES_PER_BYTE
 
     size = config.piece_mib << 20
-    tasks = list(_planned(sorted((inputs["documents"].path / "documents").glob("*.parquet")), size))
+    given = {kind: sorted(inputs[role].path.glob(pattern)) for kind, (role, pattern) in FILES.items() if role in inputs}
+    tasks = [task for kind, files in given.items() for task in _planned(kind, files, size)]
     if not tasks:
-        raise StageError("There are no documents to index.", where="documents", do="Look at the drop reasons of the stages before.")
+        raise StageError(
+            "There are no texts to index.", where=", ".join(sorted(inputs)), do="Look at the drop reasons of the stages before."
+        )
     workers = max(1, min(ctx.runtime.workers, SORTING_BYTES // (BYTES_PER_BYTE * size)))
     own = replace(ctx, runtime=ctx.runtime.model_copy(update={"workers": workers}))
-    shards = run_shards(index_piece, tasks, own, "text index")
-    for shard in shards:
-        folder = out / PIECES / f"{shard.index:05d}"
+    described = {str(kind): {"pieces": 0, "rows": 0, "texts": 0, "words": 0, "bytes": 0} for kind in given}
+    for shard in run_shards(index_piece, tasks, own, "text index"):
+        kind = str(tasks[shard.index].kind)
+        counts = described[kind]
+        folder = out / PIECES / kind / f"{counts['pieces']:05d}"
         folder.mkdir(parents=True)
         for path in sorted(shard.path.glob("*.bin")):
             os.link(path, folder / path.name)
-    totals = {name: sum(int(shard.result[name]) for shard in shards) for name in ("documents", "words", "bytes")}
-    described = {"pieces": len(shards), **totals}
+        counts["pieces"] += 1
+        for name in ("rows", "texts", "words", "bytes"):
+            counts[name] += int(shard.result[name])
     (out / "text_index.json").write_text(json.dumps(described, indent=1) + "\n")
-    return Outcome(rows=totals["documents"], summary=described)
+    totals = {name: sum(counts[name] for counts in described.values()) for name in ("pieces", "words", "bytes")}
+    rows = {FILES[kind][0]: described[str(kind)]["rows"] for kind in given}
+    return Outcome(rows=sum(counts["texts"] for counts in described.values()), summary=totals | rows)
 
 
 def index_piece(folder: Path, task: PieceTask, meter: Meter) -> IndexedPiece:
@@ -109,62 +128,93 @@ def index_piece(folder: Path, task: PieceTask, meter: Meter) -> IndexedPiece:
     """
     from stages.text.match.suffix_array import build_piece
 
-    documents = sum(part.end - part.first for part in task.ranges)
-    meter.expect(documents)
-    words = build_piece(folder, _texts(task, meter), task.size)
-    return {"documents": documents, "words": words, "bytes": task.size - documents}
+    rows, texts = sum(part.end - part.first for part in task.ranges), 0
+    meter.expect(rows)
+
+    def counted() -> Iterator[tuple[bytes, bytes]]:
+        nonlocal texts
+        for text in _texts(task, meter):
+            texts += 1
+            yield text
+
+    words = build_piece(folder, counted(), task.size)
+    return {"rows": rows, "texts": texts, "words": words, "bytes": task.size - texts}
 
 
 def _texts(task: PieceTask, meter: Meter) -> Iterator[tuple[bytes, bytes]]:
-    """Yields doc_id and text of the documents of a piece."""
+    """Yields doc_id and text of the rows of a piece; the texts of a conversation or pair one after another."""
     from stages.core.tables.parquet import read_batches
 
+    columns = TEXT_COLUMNS.get(task.kind, ("text",))
     for part in task.ranges:
-        for batch in read_batches(part.documents, ["doc_id", "text"], part.first, part.end):
+        for batch in read_batches(part.file, ["doc_id", *columns], part.first, part.end):
             for row in batch.to_pylist():
-                text = row["text"].encode()
-                yield row["doc_id"].bytes, text
-                meter.add(1, len(text))
+                texts = _texts_of(task.kind, row)
+                for text in texts:
+                    yield row["doc_id"].bytes, text
+                meter.add(1, sum(map(len, texts)))
 
 
-def _planned(documents: list[Path], size: int) -> Iterator[PieceTask]:
-    """Yields pieces of at most `size` bytes of text with one more byte per document, or of one document."""
+def _texts_of(kind: TextKind, row: Mapping[str, str]) -> list[bytes]:
+    """Returns the texts of a row in UTF-8."""
+    if kind == TextKind.DOCUMENT:
+        return [row["text"].encode()]
+    return [text.encode() for _, text in example_texts(kind, row)]
+
+
+def _planned(kind: TextKind, files: Iterable[Path], size: int) -> Iterator[PieceTask]:
+    """Yields pieces of at most `size` bytes of text with one more byte per text, or of one row."""
     ranges: list[RowRange] = []
     used = 0
-    for path in documents:
-        sizes = (_text_bytes(path) + 1).tolist()
+    for path in files:
+        sizes = _row_bytes(kind, path).tolist()
         first = 0
         for row, own in enumerate(sizes):
             if used and used + own > size:
-                yield PieceTask((*ranges, *([RowRange(path, first, row)] if row > first else [])), used)
+                yield PieceTask(kind, (*ranges, *([RowRange(path, first, row)] if row > first else [])), used)
                 ranges, first, used = [], row, 0
             used += own
         if len(sizes) > first:
             ranges.append(RowRange(path, first, len(sizes)))
     if ranges:
-        yield PieceTask(tuple(ranges), used)
+        yield PieceTask(kind, tuple(ranges), used)
 
 
-def _text_bytes(path: Path) -> np.ndarray:
-    """Returns the size of each text of a documents file in UTF-8: int64 [rows]."""
+def _row_bytes(kind: TextKind, path: Path) -> np.ndarray:
+    """Returns the size of the texts of each row of a file in UTF-8, with one more byte per text: int64 [rows]."""
     import numpy as np
     import pyarrow.compute as pc
 
-    from stages.core.tables.parquet import read_batches
+    from stages.core.tables.parquet import read_batches, read_rows
 
+    if kind != TextKind.DOCUMENT:
+        rows = read_rows(path, TEXT_COLUMNS[kind])
+        return np.array([sum(len(text) + 1 for text in _texts_of(kind, row)) for row in rows], np.int64)
     sizes = (pc.binary_length(batch.column("text")) for batch in read_batches(path, ["text"]))
-    return np.concatenate([np.empty(0, np.int64), *(one.to_numpy(zero_copy_only=False) for one in sizes)])
+    return np.concatenate([np.empty(0, np.int64), *(one.to_numpy(zero_copy_only=False) for one in sizes)]) + 1
 
 
 STAGE = Stage(
     name="text_index",
     config=TextIndex,
     run=run,
-    inputs={"documents": "decontaminate"},
-    summary={"bytes": "bytes of text", "words": "words"},
+    inputs={"documents": "decontaminate", "conversations": "conversations", "preferences": "preferences"},
+    optional=("documents", "conversations", "preferences"),
+    one_of=(("documents",), ("conversations",), ("preferences",)),
+    summary={
+        "documents": "documents",
+        "conversations": "conversations",
+        "preferences": "preference pairs",
+        "bytes": "bytes of text",
+        "words": "words",
+    },
     output="text_index",
-    unit="documents",
-    does="the documents as an index of verbatim text, for `loam trace --text`; off unless its size is set",
-    versions=("first version", "in scripts without spaces, each character is a word"),
+    unit="texts",
+    does="documents, conversations and preference pairs as an index of verbatim text, for `loam trace --text`; off unless its size is set",
+    versions=(
+        "first version",
+        "in scripts without spaces, each character is a word",
+        "conversations and preference pairs are indexed too, each message as a text",
+    ),
     distributions=("pydivsufsort", "regex", "numba", "numpy", "pyarrow"),
 )

@@ -1,4 +1,4 @@
-"""The page that says where a text comes from: its longest spans in the documents of a run, and the texts that the run's models wrote.
+"""The page that says where a text comes from: its longest spans in the texts of a run, and what the run's models wrote.
 
 It shows what `loam trace --text` prints. A text that a model wrote has a link that fills it in.
 Limit: the text is a part of the address, as the other choices of a page are, so it is in the browser's history. MOST_CHARS bounds the address.
@@ -14,9 +14,10 @@ from dashboards.data import MOST_RUNS, WrittenText, chosen_run, written_texts
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.errors import LoamError, RecipeError
 from stages.queries.lineage import RunRow, run_rows
-from stages.queries.tracing.trace_lines import became, listed
+from stages.queries.tracing.indexed_texts import index_folder
+from stages.queries.tracing.trace_lines import KINDS, became, counted, listed
 from stages.queries.tracing.trace_start import Start, start
-from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, index_folder, trace_text
+from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
 
 MOST_CHARS = 4096
 """Characters of a text. In an address a character takes up to 12 bytes, and the server accepts a head of 64 KiB (dashboards/app.py)."""
@@ -29,7 +30,7 @@ TEMPLATE = """
 <h2 id="text">Where does this text come from?</h2>
 {% if not chosen %}<p>No run is recorded yet. Start one with <code>loam run tiny</code>.</p>{% else %}
 <form action="/trace" method="get">
-<p><label>Documents of the run <select name="run">{% for run in content.runs %}<option value="{{ run.run_id }}"
+<p><label>Texts of the run <select name="run">{% for run in content.runs %}<option value="{{ run.run_id }}"
 {%- if run.run_id == chosen.run_id %} selected{% endif %}>{{ run.alias }}{% if run.name %} ({{ run.name }}){% endif %}</option>{% endfor %}</select></label></p>
 <p><textarea name="text" rows="8" maxlength="{{ content.most_chars }}" aria-label="Text" style="width: 100%">
 {{ content.text }}</textarea></p>
@@ -39,15 +40,16 @@ TEMPLATE = """
 </form>
 {% if content.problem %}<p class="bad">{{ content.problem }}</p>{% endif %}
 {% if content.origin %}<h2 id="spans">Spans</h2>
-<p class="soft">The longest spans that are verbatim in the documents that {{ content.origin.alias }} was made from. Spans can overlap.
-Trainings after {{ content.origin.alias }} do not count.</p>
-{% for span in content.spans %}<h3>{{ "{:,}".format(span.words) }} words, {{ "{:,}".format(span.count) }} time{{ 's' if span.count != 1 }} in the documents</h3>
+<p class="soft">The longest spans that are verbatim in the documents, conversations and preference pairs that {{ content.origin.alias }} was
+made from. Spans can overlap. Trainings after {{ content.origin.alias }} do not count. The steps of a conversation or pair are those that trained any
+part of it.</p>
+{% for span in content.spans %}<h3>{{ "{:,}".format(span.words) }} words, {{ content.counted(span) }}</h3>
 <pre>
 {{ span.text }}</pre>
-<div class="wide"><table><thead><tr><th>document</th><th>URL</th><th>sequences</th><th>became</th></tr></thead><tbody>
-{% for one in span.documents %}<tr><td>{{ one.doc_id }}</td><td>{{ one.url or '' }}</td><td>{{ content.sequences(one) }}</td>
+<div class="wide"><table><thead><tr><th>kind</th><th>doc_id</th><th>URL, or source and role</th><th>sequences</th><th>became</th></tr></thead><tbody>
+{% for one in span.documents %}<tr><td>{{ content.kind(one) }}</td><td>{{ one.doc_id }}</td><td>{{ content.origin_of(one) }}</td><td>{{ content.sequences(one) }}</td>
 <td>{{ content.became(one) }}</td></tr>{% endfor %}</tbody></table></div>
-{% else %}<p>No {{ content.min_words }} words of it in a row are in the documents.</p>{% endfor %}
+{% else %}<p>No {{ content.min_words }} words of it in a row are in the texts of the index.</p>{% endfor %}
 {% if content.left_out %}<p>{{ "{:,}".format(content.left_out) }} more spans are not shown; {{ content.more }}.</p>{% endif %}{% endif %}
 {% if content.written %}<h2 id="samples">What the models of {{ chosen.alias }} wrote</h2>
 <div class="wide"><table><thead><tr><th>node</th><th class="number">step</th><th>prompt</th><th>text</th><th></th></tr></thead><tbody>
@@ -67,7 +69,7 @@ class TraceContent(PageContent):
     Attributes:
         runs: The runs to choose from.
         chosen: The run that is asked; None if there is no run.
-        checkpoint: Name of the artifact that the answer starts from; if it is empty, that is the pretrain of the run.
+        checkpoint: Name of the artifact that the answer starts from; if it is empty, that is the last model of the run.
         text: The text that is looked for, with one character per line break.
         min_words: The shortest span, in words.
         problem: Why there is no answer; empty if there is one, or no text.
@@ -94,12 +96,24 @@ class TraceContent(PageContent):
     most_words: int = MOST_WORDS
     more: str = ""
 
+    def counted(self, span: TextSpan) -> str:
+        """Returns how often a span occurs, as `loam trace` says it."""
+        return counted(span)
+
+    def kind(self, document: SpanDocument) -> str:
+        """Returns "document", "conversation" or "preference pair"."""
+        return KINDS[document.kind]
+
+    def origin_of(self, document: SpanDocument) -> str:
+        """Returns the URL, or source and role; empty for a document without a URL."""
+        return document.url or ", ".join(part for part in (document.source, document.role) if part)
+
     def became(self, document: SpanDocument) -> str:
-        """Returns what became of a span in a document, as `loam trace` says it."""
+        """Returns what became of a span in a document, conversation or pair, as `loam trace` says it."""
         return became(document, self.more)
 
     def sequences(self, document: SpanDocument) -> str:
-        """Returns the training sequences of a span in a document."""
+        """Returns the training sequences of a span in a document, conversation or pair."""
         return listed(document.sequences, self.more)
 
 
@@ -131,9 +145,9 @@ def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceConten
         asked: What is asked.
 
     Raises:
-        RecipeError: The text is too long, there is no such checkpoint, or the documents have no index, also if there is no text yet.
+        RecipeError: The text is too long, there is no such checkpoint, or the texts have no index, also if there is no text yet.
     """
-    of = start(visit.home, run["run_id"], asked.checkpoint)
+    of = start(visit.home, run["run_id"], asked.checkpoint, tuned=True)
     command = "loam trace --text TEXT " + (f"--checkpoint {of.alias}" if asked.checkpoint else f"--run {run['alias']}")
     if len(asked.text) > MOST_CHARS:
         what = f"The text has {len(asked.text):,} characters; this page takes at most {MOST_CHARS:,}."

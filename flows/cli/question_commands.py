@@ -34,7 +34,7 @@ class TraceSubject:
     record: Annotated[str | None, Parameter(metavar="FILE:ORDINAL", help="one record of a file of the crawl, by its number from 0")] = None
     step: Annotated[int | None, whole(), Parameter(show_default=False, help="the documents of one training step")] = None
     sequence: Annotated[int | None, whole(0), Parameter(show_default=False, help="the documents of one training sequence")] = None
-    text: Annotated[str | None, Parameter(help="the longest spans of a text that are verbatim in the documents")] = None
+    text: Annotated[str | None, Parameter(help="the longest spans of a text that are verbatim in documents, conversations or pairs")] = None
 
     all_records: Annotated[bool | None, Parameter(name="--all", negative=(), help="count what became of all records")] = None
 
@@ -65,7 +65,7 @@ def trace(
         Parameter(
             group=WHERE,
             metavar="ARTIFACT",
-            help=f"start from this one (default: the newest pretrain): {ANY_NAME}",
+            help=f"start from this one (default: the newest pretrain; of --text, the last model of the newest run): {ANY_NAME}",
             completer=completers.artifacts,
         ),
     ] = "",
@@ -89,7 +89,7 @@ def trace(
     if run and checkpoint:
         raise RecipeError("--run and --checkpoint exclude each other.", do="Name the run, or the artifact, that the answer is about.")
     home = common.folder()
-    of = start(home, run, checkpoint, trained=what.step is not None)
+    of = start(home, run, checkpoint, trained=what.step is not None, tuned=what.text is not None)
     say(f"from {of.alias} ({of.artifact})" + (f" of run {of.run}" if of.run else ""), error=True)
     rows = _traced_rows(home, of, what)
     if rows is not None:

@@ -23,6 +23,7 @@ from stages.core.store import manifest
 from stages.core.tables.training_tables import TEXT_SAMPLES
 from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan
 from stages.queries.tracing.traced import RecordOutcome
+from stages.text.match.example_texts import TextKind
 from tests.conftest import run_stage
 from tests.queries.two_runs import DECISION, doc, make_artifact, make_run
 
@@ -77,7 +78,7 @@ def spans(page: str) -> list[str]:
 def test_the_spans_of_a_text_name_their_documents(client: TestClient) -> None:
     page = asked(client, text="so eins zwei drei vier fünf sechs acht", min_words="4")
     assert spans(page) == ["eins zwei drei vier fünf sechs"]
-    assert "6 words, 2 times in the documents" in page and "was made from" in page
+    assert "6 words, 2 times in the documents<" in page and "pairs that sft-1 was\nmade from" in page
     assert all(f"<td>{doc(n)}</td>" in page for n in (1, 2)) and f"<td>{doc(0)}</td>" not in page
     assert page.count("kept; no mixture is known") == 2
     assert "No 7 words of it in a row" in asked(client, text="eins zwei drei vier fünf sechs", min_words="7")
@@ -113,9 +114,10 @@ def test_a_text_of_a_model_has_a_link_that_fills_it_in(client: TestClient) -> No
         assert parse_qs(address.query, keep_blank_values=True)["text"] == [str(sample["text"])[: trace_page.MOST_CHARS]]
     assert page.count("where from?<") == 2 and page.count("where from? (first 4,096 characters)<") == 1
     opened = client.get(unescape(rows[0][3])).text
-    assert "made from. Spans" in opened and "documents that sft-1 was" in opened, "not that of pretrain, which did not write it"
+    assert "pairs that sft-1 was\nmade from. Spans" in opened, "not that of pretrain, which did not write it"
     assert "Trainings after sft-1 do not count." in opened
-    assert "Trainings after pretrain-1 do not count." in asked(client, text=EVIL)
+    assert "Trainings after sft-1 do not count." in asked(client, text=EVIL), "the last model of the run"
+    assert "Trainings after pretrain-1 do not count." in asked(client, text=EVIL, checkpoint="pretrain-1")
     assert "There is no artifact &#39;sft-9&#39; here" in asked(client, text=EVIL, checkpoint="sft-9")
     assert spans(opened) == [EVIL.partition("<")[2]] and "selected>tiny-1<" in opened
     assert "wrote</h2>" not in asked(client, run="run-2"), "run-2 has no training"
@@ -129,7 +131,7 @@ def test_the_last_texts_are_listed(client: TestClient, home: Path, monkeypatch: 
 def test_a_run_without_an_index_says_how_to_switch_it_on(client: TestClient) -> None:
     for parameters in ({"run": "run-2"}, {"run": "run-2", "text": "eins zwei drei vier fünf sechs"}, {}):
         page = client.get("/trace", params=parameters).text  # without a run, the newest one
-        assert "The documents that decontaminate-2 was made from have no index of their text" in page
+        assert "The texts that decontaminate-2 was made from have no index" in page
         assert "text_index: {piece_mib: 256}" in page and "<textarea" in page
         assert not spans(page) and 'id="spans"' not in page
 
@@ -148,7 +150,7 @@ def test_what_is_out_of_the_limits_is_refused_on_the_page(client: TestClient) ->
 
 def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     document = SpanDocument("d", None, RecordOutcome.TRAINED, (4, 5), tuple(range(25)), (7, 9))
-    found = [TextSpan(f"s{n}", 0, 2, 1, 1, (document,)) for n in range(trace_page.MOST_SPANS + 2)]
+    found = [TextSpan(f"s{n}", 0, 2, 1, 1, {TextKind.DOCUMENT: 1}, (document,)) for n in range(trace_page.MOST_SPANS + 2)]
     monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: found)
     page = asked(client, text="anything")
     assert len(spans(page)) == trace_page.MOST_SPANS and f"2 more spans are not shown; {MORE}." in page
@@ -156,6 +158,25 @@ def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: py
     page = asked(client, text="anything", checkpoint="sft-1")
     assert page.count(f"; {MORE.replace('--run tiny-1', '--checkpoint sft-1')}") == trace_page.MOST_SPANS + 1
     assert "1 words, 1 time in the documents" in page
+
+
+def test_conversations_and_pairs_are_named_with_source_and_role(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a name of a file or a role that is not escaped, the steps of a pair under sft."""
+    found = (
+        SpanDocument("c", None, RecordOutcome.TRAINED, (4,), (), (7,), TextKind.CONVERSATION, "<b>.jsonl", "assistant"),
+        SpanDocument("p", None, RecordOutcome.TRAINED, (), (), (8,), TextKind.PREFERENCE_PAIR, "docs:x", "chosen"),
+        SpanDocument("d", None, RecordOutcome.KEPT, (), (), ()),
+    )
+    counts = {TextKind.DOCUMENT: 0, TextKind.CONVERSATION: 1, TextKind.PREFERENCE_PAIR: 1234}
+    monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: [TextSpan("s", 0, 1, 1, 1235, counts, found)])
+    page = asked(client, text="anything")
+    assert "1 words, 1 time in the conversations, 1,234 times in the preference pairs<" in page
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", page, re.DOTALL)]
+    assert rows[:3] == [
+        ["conversation", "c", "&lt;b&gt;.jsonl, assistant", "4", "sft steps 7"],
+        ["preference pair", "p", "docs:x, chosen", "", "dpo steps 8"],
+        ["document", "d", "", "", "kept; no mixture is known"],
+    ]
 
 
 def test_the_page_is_closed_like_the_others_and_its_form_stays_here(client: TestClient, home: Path, tmp_path: Path) -> None:

@@ -32,14 +32,19 @@ def recipe(tmp_path: Path, **config: Any) -> Recipe:
 
 
 def test_the_table_of_the_plan_is_that_of_the_mixture(inputs: dict[str, Artifact], tmp_path: Path) -> None:  # noqa: F811
-    """With phases and buckets, and as one phase over the sources."""
+    """With phases and buckets, with curves, and as one phase over the sources."""
     nodes = {"encode": inputs["tokens"], "decontaminate": inputs["documents"], "filter": inputs["filtered"]}
-    for config in (SETTINGS, {"seq_len": 32, "total_tokens": 900, "weights": {"web": 2, "wiki": 1}}):
+    curves = {"seq_len": 32, "buckets": {"by": "lang", "curves": {"de": [1, 2], "en": [3]}, "tiers_by": "score"}}
+    for config in (SETTINGS, curves, {"seq_len": 32, "total_tokens": 900, "weights": {"web": 2, "wiki": 1}}):
         built = run_stage(mix.STAGE, config, inputs, tmp_path / "home", seed=7)
         before = table(recipe(tmp_path, **config), {**nodes, "mix": None})
         assert before == table(recipe(tmp_path, **config), {**nodes, "mix": built}) and before
     assert before == [("source web", f"600 of {available('web', built):,} tokens, {600 / available('web', built):.2f} epochs"),
                       ("source wiki", f"300 of {available('wiki', built):,} tokens, {300 / available('wiki', built):.2f} epochs")]  # fmt: skip
+    divided = [name for name, _ in table(recipe(tmp_path, **curves), {**nodes, "mix": None})]
+    assert divided[0].startswith("phase 1, source web, lang=de score<0.") and divided[-2:] == [
+        "phase 1, source wiki, lang=en score=any", "phase 1, source wiki, lang=other"
+    ]  # fmt: skip
     phased = table(recipe(tmp_path, **SETTINGS), {**nodes, "mix": None})
     assert phased[0][0].startswith("phase 1, source web, score") and phased[-1][0].startswith("phase 3, source wiki, score")
 

@@ -16,10 +16,11 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
-from stages.queries.tracing import trace_start, trace_text
+from stages.queries.tracing import indexed_texts, trace_start, trace_text
 from stages.queries.tracing.trace_lines import SPAN_SHOWN, span_lines
 from stages.queries.tracing.trace_text import SpanDocument, TextSpan
 from stages.queries.tracing.traced import RecordOutcome
+from stages.text.match.example_texts import TextKind
 from stages.text.match.verbatim import Occurrence
 from stages.text.tokenizer.bpe import load_plain
 from tests.conftest import answered, loam, run_stage
@@ -239,19 +240,20 @@ def test_what_cannot_be_answered_is_said(made: Made, tmp_path: Path) -> None:
     clean = make_artifact(home, "decontaminate", 1, {}, {"decisions/00000.parquet": (DECISION, [])})
     make_run(home, 1, [clean])
     database.update(home)
-    with pytest.raises(RecipeError, match="The documents that decontaminate-1 was made from have no index of their text") as caught:
+    with pytest.raises(RecipeError, match="The texts that decontaminate-1 was made from have no index") as caught:
         trace_text.trace_text(home, trace_start.start(home), "words", 6)
     assert "Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`." in str(caught.value)
 
 
-def test_an_index_of_an_older_version_is_refused(made: Made, tmp_path: Path) -> None:
-    """Catches: counts of an index with too few places."""
-    assert text_index.STAGE.version == trace_text.INDEX_VERSION
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_index_of_an_older_version_is_refused(made: Made, tmp_path: Path, version: int) -> None:
+    """Catches: counts of an index with too few places, or without conversations."""
+    assert text_index.STAGE.version == indexed_texts.INDEX_VERSION
     home = tmp_path / "home"
     shutil.copytree(made.home, home)
     (folder,) = (home / "artifacts" / "text_index").iterdir()
     described = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(described | {"version": 1, "version_notes": ["first version"]}))
+    (folder / "manifest.json").write_text(json.dumps(described | {"version": version, "version_notes": ["an older one"] * version}))
     shutil.rmtree(home / "index", ignore_errors=True)
     database.update(home)
     with pytest.raises(RecipeError, match="The index .* that pretrain-1 was made from was built by an older version") as caught:
@@ -264,14 +266,14 @@ def test_a_damaged_index_is_named(made: Made, tmp_path: Path, left: int | None) 
     """400 bytes are whole places, so only their number shows that the file was cut. None: the file is missing."""
     home = tmp_path / "home"
     shutil.copytree(made.home, home)
-    (order,) = (home / "artifacts" / "text_index").glob("*/pieces/*/order.bin")
+    (order,) = (home / "artifacts" / "text_index").glob("*/pieces/document/*/order.bin")
     data = order.read_bytes()
     order.unlink()
     if left is not None:
         order.write_bytes(data[:left])
     with pytest.raises(RecipeError, match="The index of the text is damaged: ") as caught:
         trace_text.trace_text(home, trace_start.start(home), "words", 6)
-    assert str(order.parents[2]) in str(caught.value) and "Run `loam stage text_index RECIPE --force`." in str(caught.value)
+    assert str(order.parents[3]) in str(caught.value) and "Run `loam stage text_index RECIPE --force`." in str(caught.value)
 
 
 def test_the_command_prints_spans(made: Made) -> None:
@@ -291,11 +293,11 @@ def test_lines_say_what_became_of_a_document() -> None:
         (RecordOutcome.NOT_IN_MIXTURE, (), (), ()), (RecordOutcome.KEPT, (), (), ()), (RecordOutcome.TRAINED, (), (), (7,)),
     ]  # fmt: skip
     documents = tuple(SpanDocument(f"d{n}", "http://a/\x1b[2J", *fate) for n, fate in enumerate(fates))
-    lines = span_lines([TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, documents)], 6)
+    lines = span_lines([TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, {TextKind.DOCUMENT: 5678}, documents)], 6)
     assert lines[0].startswith('"aaa') and lines[0].endswith('aaa\\nend"') and "[cut]" in lines[0]
     assert lines[1] == "  1,234 words, 5,678 times in the documents" and lines[2] == "  d0  http://a/\\x1b[2J"
     assert lines[3].endswith("18, 19 and 5 more; --json names all")
-    assert span_lines([], 9) == ["No 9 words of it in a row are in the documents."]
+    assert span_lines([], 9) == ["No 9 words of it in a row are in the texts of the index."]
     assert [line.strip() for line in lines[5::2]] == [
         "held out for validation", "in the mixture, but no step trained it", "not in the mixture", "kept; no mixture is known",
         "sft steps 7",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,33 @@ def test_every_phase_has_its_tokens_of_every_source_and_bucket(inputs: dict[str,
     assert mixed.summary["sequence_fill_frac"] == pytest.approx(fill, abs=1e-6)
 
 
+def test_a_curve_per_language_gives_every_bucket_its_tokens(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    """Every source and bucket is taken as often as its factor says, to the token. One column is of decontaminate, one of filter."""
+    curves = {"de": [0.0, 2.5], "en": [1.0, 0.5, 3.0]}
+    config = {"seq_len": 32, "validation_frac": 0.05, "buckets": {"by": "lang", "curves": curves, "tiers_by": "score", "other": 0.75}}
+    mixed = run_stage(mix.STAGE, config, inputs, tmp_path)
+    held = {row["doc_id"] for row in read_rows(mixed.path / "sequence_spans" / "validation.parquet")}
+    spans = spans_by_id(inputs["tokens"])
+    score = {one: (n * 13) % 10 / 10 for n, one in enumerate(reversed(list(spans)))}
+    lang = {one: ["de", "en", None][n % 3] for n, one in enumerate(spans)}
+    wanted, factor, bucket = Counter[tuple[str, str | None, int]](), {}, {}
+    for one, span in spans.items():
+        if one not in held:
+            own = sorted(score[other] for other in spans if other not in held and lang[other] == lang[one])
+            curve = curves.get(str(lang[one]), [0.75])
+            tier = sum(own[len(own) * part // len(curve)] <= score[one] for part in range(1, len(curve)))
+            bucket[one] = (span["source"], lang[one], tier)
+            factor[bucket[one]] = curve[tier]
+            wanted[bucket[one]] += span["length"]
+    delivered = Counter[tuple[str, str | None, int]]()
+    for row in read_rows(mixed.path / "sequence_spans" / "train.parquet"):
+        delivered[bucket[row["doc_id"]]] += row["length"]
+    assert delivered == {of: int(factor[of] * tokens) for of, tokens in wanted.items() if factor[of]}
+    assert len(delivered) == 2 * 5 and len(wanted) == 2 * 6
+    named = {row["bucket"] for row in mix.report_section(mixed).tables[1].rows}
+    assert len(named) == 5 and all(name == "lang=other" or re.match(r"lang=(de|en) score(<|>?=)0\.\d", name) for name in named)
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_in_the_trained_order_copies_are_half_an_epoch_apart(mixed: Artifact, seed: int) -> None:
     """Over all phases, for every source and bucket, in tokens of that source and bucket; batches of two sequences are read one by one."""
@@ -102,9 +130,10 @@ def test_in_the_trained_order_copies_are_half_an_epoch_apart(mixed: Artifact, se
 
 def test_a_column_that_nothing_stores_is_refused(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     buckets = {"by": "topic", "upsampling": [1, 2]}
-    with pytest.raises(StageError, match="The documents have no column 'topic'. Columns that are stored: lang, score.") as caught:
-        run_stage(mix.STAGE, {"buckets": buckets}, inputs, tmp_path)
-    assert caught.value.where == "mix.buckets"
+    for one in (buckets, {"by": "lang", "curves": {"de": [1, 2]}, "tiers_by": "topic"}):
+        with pytest.raises(StageError, match="The documents have no column 'topic'. Columns that are stored: lang, score.") as caught:
+            run_stage(mix.STAGE, {"buckets": one}, inputs, tmp_path)
+        assert caught.value.where == "mix.buckets" and caught.value.do.startswith("Change what the buckets name (by, tiers_by, curves)")
     with pytest.raises(StageError, match="Columns that are stored: none."):
         run_stage(mix.STAGE, {"buckets": buckets}, {"tokens": inputs["tokens"]}, tmp_path)
 

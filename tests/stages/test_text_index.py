@@ -1,9 +1,9 @@
-"""The index of verbatim text holds every document once, in pieces of a bounded size, with any number of workers."""
+"""The index of verbatim text holds every document, conversation and pair once, in pieces of a bounded size, with any number of workers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -12,12 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages import text_index
+from stages.conversations import TABLE as CHATS
+from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import StageError
 from stages.core.tables import parquet
-from stages.core.tables.parquet import read_rows
+from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.core.tables.shards import Meter
+from stages.preferences import TABLE as PAIRS
+from stages.text.match.example_texts import TextKind
 from stages.text.match.suffix_array import open_piece
 from tests.conftest import run_stage
+from tests.queries.two_runs import doc
 from tests.stages import made
 
 MIB = 1 << 20
@@ -29,25 +34,26 @@ def test_pieces_hold_every_document_in_order(tmp_path: Path) -> None:
     docs = made.documents(tmp_path / "docs", SHARDS)
     found = run_stage(text_index.STAGE, {"piece_mib": 1}, {"documents": docs}, tmp_path / "home")
     rows = [row for path in sorted((docs.path / "documents").glob("*.parquet")) for row in read_rows(path, ["doc_id", "text"])]
-    pieces = [open_piece(folder) for folder in sorted((found.path / "pieces").iterdir())]
+    pieces = [open_piece(folder) for folder in sorted((found.path / "pieces" / "document").iterdir())]
     assert [len(piece.ids) for piece in pieces] == [3, 1, 1, 3]
     assert [UUID(bytes=one.tobytes()) for piece in pieces for one in piece.ids] == [row["doc_id"] for row in rows]
     texts = [piece.text[a : b - 1].tobytes().decode() for piece in pieces for a, b in zip(piece.starts, piece.starts[1:], strict=False)]
     assert texts == [row["text"] for row in rows] and [len(piece.text) for piece in pieces][0] == MIB
     sizes = {
         "pieces": 4,
-        "documents": 8,
         "words": sum(len(piece.order) for piece in pieces),
         "bytes": sum(len(text.encode()) for text in texts),
     }
-    assert found.summary == sizes == json.loads((found.path / "text_index.json").read_text()) and found.manifest["rows"] == 8
+    described = json.loads((found.path / "text_index.json").read_text())
+    assert found.summary == sizes | {"documents": 8} and described == {"document": sizes | {"rows": 8, "texts": 8}}
+    assert found.manifest["rows"] == 8
     assert sizes["words"] == 2 + 1 + 3 + MIB + 1 + 2
 
 
 def test_the_array_is_sorted(tmp_path: Path) -> None:
     docs = made.documents(tmp_path / "docs", [["b a b", "a", "b a", "a\u0301 _x 7-7"]])
     found = run_stage(text_index.STAGE, {"piece_mib": 1}, {"documents": docs}, tmp_path / "home")
-    piece = open_piece(found.path / "pieces" / "00000")
+    piece = open_piece(found.path / "pieces" / "document" / "00000")
     raw = piece.text.tobytes()
     assert [raw[place:] for place in piece.order] == sorted(raw[place:] for place in piece.order)
     assert sorted(piece.order.tolist()) == [0, 2, 4, 6, 8, 10, 12, 16, 19, 21]
@@ -77,7 +83,7 @@ def test_a_piece_reads_only_the_row_groups_of_its_rows(tmp_path: Path, monkeypat
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", noted)
     for first, end, groups in ((0, 14, [0, 1, 2, 3]), (5, 7, [1]), (6, 9, [1, 2]), (8, 8, []), (13, 14, [3])):
         read.clear()
-        task = text_index.PieceTask((text_index.RowRange(path, first, end),), 0)
+        task = text_index.PieceTask(TextKind.DOCUMENT, (text_index.RowRange(path, first, end),), 0)
         texts = [text for _, text in text_index._texts(task, Meter(tmp_path / "meter"))]
         assert texts == [f"text {n}".encode() for n in range(first, end)] and read == groups
 
@@ -99,5 +105,64 @@ def test_workers_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_no_documents_is_refused(tmp_path: Path) -> None:
     docs = made.documents(tmp_path / "docs", [[]])
-    with pytest.raises(StageError, match="There are no documents to index"):
-        run_stage(text_index.STAGE, {"piece_mib": 1}, {"documents": docs}, tmp_path / "home")
+    with pytest.raises(StageError, match="There are no texts to index") as caught:
+        run_stage(text_index.STAGE, {"piece_mib": 1}, {"documents": docs, "conversations": chats(tmp_path, [])}, tmp_path / "home")
+    assert caught.value.where == "conversations, documents" and "Look at the drop reasons of the stages before." in str(caught.value)
+
+
+TURNS = ("user", "assistant", "system")
+
+
+def chats(folder: Path, examples: Sequence[Sequence[str]]) -> Artifact:
+    """Returns conversations; every second one is for validation."""
+    rows = [{"doc_id": doc(n), "source": "chat.jsonl", "split": ("train", "validation")[n % 2],
+             "messages": json.dumps([{"role": TURNS[k % 3], "content": text} for k, text in enumerate(texts)], ensure_ascii=False)}
+            for n, texts in enumerate(examples)]  # fmt: skip
+    write_rows(folder / "chats" / "conversations.parquet", schema(**CHATS.types), rows)
+    return made.artifact(folder / "chats", "conversations")
+
+
+def pairs(folder: Path, examples: Sequence[Sequence[str]]) -> Artifact:
+    """Returns pairs of texts: the messages of the prompt, the chosen and the rejected answer."""
+    rows = [{"doc_id": doc(n), "source": "pair.jsonl", "split": "train", "chosen": texts[-2], "rejected": texts[-1],
+             "prompt": json.dumps([{"role": "user", "content": text} for text in texts[:-2]], ensure_ascii=False)}
+            for n, texts in enumerate(examples)]  # fmt: skip
+    write_rows(folder / "pairs" / "preferences.parquet", schema(**PAIRS.types), rows)
+    return made.artifact(folder / "pairs", "preferences")
+
+
+def indexed(found: Artifact, kind: str) -> list[list[tuple[UUID, str]]]:
+    """Returns doc_id and text of every text of every piece of a kind."""
+    pieces = [open_piece(folder) for folder in sorted((found.path / "pieces" / kind).iterdir())]
+    return [
+        [(UUID(bytes=one.tobytes()), piece.text[a : b - 1].tobytes().decode()) for one, a, b in zip(piece.ids, piece.starts, piece.starts[1:], strict=False)]
+        for piece in pieces
+    ]  # fmt: skip
+
+
+def test_every_message_is_a_text_of_its_own(tmp_path: Path) -> None:
+    """Catches: a conversation as one text, a message or an answer that is missing, one split alone, a conversation cut by two pieces."""
+    talks = [["first question", 'ünswer "quoted"', "third"], ["x" * (MIB - 100), "y" * 50], ["a" * 60, "b" * 30], ["one", "漢字"]]
+    couples = [["asked", "better", "worse"], ["asked", "told", "asked again", "good\nanswer", "bad"]]
+    inputs = {"conversations": chats(tmp_path, talks), "preferences": pairs(tmp_path, couples)}
+    whole = {"documents": made.documents(tmp_path / "docs", [["a document"]]), **inputs}
+    found = run_stage(text_index.STAGE, {"piece_mib": 1}, whole, tmp_path / "home")
+    assert indexed(found, "conversation") == [[(doc(n), text) for n in numbers for text in talks[n]] for numbers in ((0, 1), (2, 3))], (
+        "the third would have filled the first piece beyond its size"
+    )
+    assert indexed(found, "preference_pair") == [[(doc(n), text) for n, texts in enumerate(couples) for text in texts]]
+    assert [[text for _, text in piece] for piece in indexed(found, "document")] == [["a document"]]
+    described = json.loads((found.path / "text_index.json").read_text())
+    assert {kind: [sizes[name] for name in ("pieces", "rows", "texts")] for kind, sizes in described.items()} == {
+        "document": [1, 1, 1], "conversation": [2, 4, 9], "preference_pair": [1, 2, 8]
+    }  # fmt: skip
+    size = sum(len(text.encode()) for texts in (*talks, *couples, ["a document"]) for text in texts)
+    assert found.manifest["rows"] == 18 and found.manifest["unit"] == "texts"
+    names = ("documents", "conversations", "preferences", "pieces", "bytes")
+    assert [found.summary[name] for name in names] == [1, 4, 2, 4, size]
+    alone = run_stage(text_index.STAGE, {"piece_mib": 1}, inputs, tmp_path / "home")
+    assert sorted(path.name for path in (alone.path / "pieces").iterdir()) == ["conversation", "preference_pair"]
+    for kind in ("conversation", "preference_pair"):
+        assert indexed(alone, kind) == indexed(found, kind), "the pieces of a kind do not depend on the others"
+    other = run_stage(text_index.STAGE, {"piece_mib": 1}, inputs, tmp_path / "other", runtime={"workers": 2})
+    assert other.manifest["digest"] == alone.manifest["digest"]

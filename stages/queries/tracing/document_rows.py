@@ -8,7 +8,7 @@ Cost: about 20 ns of a processor per document for the table that is searched who
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from stages.core.index.database import QueryFunction
 from stages.queries.tracing.decision import Decision
@@ -65,6 +65,30 @@ def spans_of(query: QueryFunction, of: Start, doc_id: str, decisions: Sequence[D
     sql = "SELECT shard, start, length FROM token_spans WHERE contains(file, ?) AND doc_id = ?::UUID"
     found = query(sql, [f"{path}spans/{decisions[-1].file_name}", doc_id])[1] or query(sql, [path, doc_id])[1]
     return tuple(TokenSpan(*row) for row in found)
+
+
+def steps_by_sequence(query: QueryFunction, of: Start, node: str, sequences: Set[int], before: int | None = None) -> dict[int, list[int]]:
+    """Returns the steps of a training that trained some sequences.
+
+    Args:
+        query: runs a query on one connection to the index.
+        of: the start of the answer.
+        node: the training node.
+        sequences: the training sequences.
+        before: only steps below this one; None: all.
+
+    Returns:
+        Training sequence -> its steps, without the sequences that no step trained.
+    """
+    found: dict[int, list[int]] = {}
+    if sequences and (file := of.of.get((node, "steps"))):
+        sql = (
+            "SELECT DISTINCT sequence, step FROM steps WHERE contains(file, ?) AND sequence IN (SELECT unnest(?::BIGINT[])) "
+            "AND step < coalesce(?, step + 1)"
+        )
+        for sequence, step in query(sql, [file, sorted(sequences), before])[1]:
+            found.setdefault(sequence, []).append(step)
+    return found
 
 
 def _decisions_in(query: QueryFunction, paths: Sequence[str], doc_id: str) -> list[Decision]:

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from stages.core.contract.printable import one_line
 from stages.queries.tracing.drop_evidence import Copy
 from stages.queries.tracing.rule_thresholds import Measured
+from stages.queries.tracing.span_examples import TRAINED_BY
 from stages.queries.tracing.trace_text import REPLAYS, SpanDocument, TextSpan
 from stages.queries.tracing.traced import RecordOutcome, TracedDocument, TracedVerdict
+from stages.text.match.example_texts import TextKind
 
 MATCHES_SHOWN = 10
 NUMBERS_SHOWN = 20  # steps or sequences
@@ -28,6 +30,14 @@ BECAME = {
     RecordOutcome.NOT_IN_MIXTURE: "not in the mixture",
     RecordOutcome.KEPT: "kept; no mixture is known",
 }
+EXAMPLE_BECAME = BECAME | {
+    RecordOutcome.DROPPED: "left out of the training",
+    RecordOutcome.NOT_REACHED: "in a training sequence, but no step trained it",
+    RecordOutcome.NOT_IN_MIXTURE: "in no training sequence",
+    RecordOutcome.KEPT: "kept; no training on it is known",
+}
+"""What became of a conversation or a pair."""
+KINDS = {TextKind.DOCUMENT: "document", TextKind.CONVERSATION: "conversation", TextKind.PREFERENCE_PAIR: "preference pair"}
 
 
 def document_lines(document: TracedDocument) -> list[str]:
@@ -38,23 +48,41 @@ def document_lines(document: TracedDocument) -> list[str]:
 def span_lines(spans: Sequence[TextSpan], min_words: int) -> list[str]:
     """Returns the lines of text about the spans of `trace_text`. min_words: the shortest span that was looked for."""
     if not spans:
-        return [f"No {min_words} words of it in a row are in the documents."]
+        return [f"No {min_words} words of it in a row are in the texts of the index."]
     return [one_line(line) for span in spans for line in _span(span)]
 
 
 def _span(span: TextSpan) -> Iterator[str]:
     shown = span.text if len(span.text) <= SPAN_SHOWN else f"{span.text[: SPAN_SHOWN // 2]} [cut] {span.text[-SPAN_SHOWN // 2 :]}"
     yield f'"{shown}"'
-    yield f"  {span.words:,} words, {span.count:,} time{'s' * (span.count != 1)} in the documents"
+    yield f"  {span.words:,} words, {counted(span)}"
     for document in span.documents:
-        yield f"  {document.doc_id}  {document.url}"
+        yield f"  {document.doc_id}  {origin(document)}"
         yield f"    {became(document, ALL)}"
 
 
+def counted(span: TextSpan) -> str:
+    """Returns how often a span occurs in which kinds of texts."""
+    return ", ".join(f"{count:,} time{'s' * (count != 1)} in the {KINDS[kind]}s" for kind, count in span.counts.items() if count)
+
+
+def origin(document: SpanDocument) -> str:
+    """Returns the URL of a document with a span; of a conversation or a pair, what it is, its source and the role of the text."""
+    if document.kind == TextKind.DOCUMENT:
+        return document.url or "no URL is recorded"
+    return f"{KINDS[document.kind]} from {document.source or 'a source that is not in this home'}, {document.role or 'unknown role'}"
+
+
 def became(document: SpanDocument, rest: str) -> str:
-    """Returns what became of a span in a document: its steps, or its outcome. rest: what names all steps, if some are left out."""
-    trained = {"pretrain": document.steps, REPLAYS: document.tuned}
-    return "; ".join(f"{node} steps {listed(steps, rest)}" for node, steps in trained.items() if steps) or BECAME[document.outcome]
+    """Returns what became of a span in a document, conversation or pair: its steps, or its outcome.
+
+    Args:
+        document: the document, conversation or pair.
+        rest: what names all steps, if some are left out.
+    """
+    trained = {"pretrain": document.steps, TRAINED_BY.get(document.kind, REPLAYS): document.tuned}
+    outcomes = BECAME if document.kind == TextKind.DOCUMENT else EXAMPLE_BECAME
+    return "; ".join(f"{node} steps {listed(steps, rest)}" for node, steps in trained.items() if steps) or outcomes[document.outcome]
 
 
 def listed(numbers: Sequence[int], rest: str) -> str:

@@ -6,7 +6,7 @@ Cost: two queries per distance from the start.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,8 @@ STARTS = (
     "dpo",
     "sft",
 )  # an answer starts at the first that exists
+MODELS = ("dpo", "sft", "pretrain")
+"""An answer about a text starts at the newest run's model that learned from the most texts."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,19 @@ class Start:
         return (self, *(self.trunk.chain if self.trunk else ()))
 
 
-def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = False) -> Start:
+def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = False, tuned: bool = False) -> Start:
     """Finds the start of an answer.
 
     Without `run` and `checkpoint`, this is the newest pretrained checkpoint, else the newest artifact of the last node in the pipeline
     that has one, else the newest dpo or sft. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
+    With `tuned`, it is the last model of the newest run that has one: dpo, else sft, else pretrain.
 
     Args:
         home: the home folder.
-        run: a run, whose pretrained checkpoint or last artifact is the start.
+        run: a run, whose pretrained checkpoint (with `tuned`, last model) or last artifact is the start.
         checkpoint: an artifact, by any name; it has precedence over `run`.
         trained: whether only a checkpoint can answer, as for a training step.
+        tuned: whether the answer is also about what sft and dpo learned from, as for a text.
 
     Returns:
         The start, with all that it was made from.
@@ -99,12 +103,13 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     Raises:
         RecipeError: no document is recorded, or the run or artifact does not exist or has no documents in this home.
     """
+    order = [MODELS, *((node,) for node in STARTS if node not in MODELS)] if tuned else [(node,) for node in STARTS]
     if checkpoint:
         found = str(lookup.latest_artifact(home, checkpoint)["artifact_id"])
     elif run:
-        found = _of_run(home, lookup.run_id_of(home, run), run)
+        found = _of_run(home, lookup.run_id_of(home, run), run, [node for nodes in order for node in nodes])
     else:
-        found = next((name for node in STARTS if (name := _newest(home, node, made=node not in PIPELINE and not trained))), "")
+        found = next((name for nodes in order if (name := _newest(home, nodes, made=nodes[0] not in PIPELINE and not trained))), "")
         if not found:
             raise RecipeError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
     return database.with_connection(home, lambda query: _followed(query, found, run))
@@ -127,24 +132,31 @@ class _Known(NamedTuple):
     run_id: str
 
 
-def _newest(home: Path, node: str, made: bool) -> str:
-    """Returns the artifact of a node from the newest run; empty if there is none. made: whether to skip artifacts without recorded inputs."""
+def _newest(home: Path, nodes: Sequence[str], made: bool) -> str:
+    """Returns the artifact from the newest run that has one of some nodes; empty if there is none.
+
+    Args:
+        home: the home folder.
+        nodes: the nodes; of one run, the first counts.
+        made: whether to skip artifacts without recorded inputs.
+    """
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
-        "WHERE a.node = $1 AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
-        "ORDER BY coalesce(run.seq, 0) DESC, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"
+        "WHERE list_contains($1, a.node) AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
+        "ORDER BY coalesce(run.seq, 0) DESC, list_position($1, a.node), try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"
     )
-    found = database.query(home, sql, [node, made])[1]
+    found = database.query(home, sql, [list(nodes), made])[1]
     return str(found[0][0]) if found else ""
 
 
-def _of_run(home: Path, run_id: str, name: str) -> str:
-    """Finds the artifact of a run for the first of STARTS that the run has.
+def _of_run(home: Path, run_id: str, name: str, nodes: Sequence[str]) -> str:
+    """Finds the artifact of a run for the first of some nodes that the run has.
 
     Args:
         home: the home folder.
         run_id: the id of the run.
         name: the name of the run in the message.
+        nodes: the nodes.
 
     Returns:
         The id of the artifact.
@@ -154,7 +166,7 @@ def _of_run(home: Path, run_id: str, name: str) -> str:
     """
     sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
     there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
-    for node in STARTS:
+    for node in nodes:
         if node in there:
             return there[node]
     raise RecipeError(f"Run {name!r} has no documents in this home.", where=str(home), do="`loam runs` lists the runs.")

@@ -1,11 +1,11 @@
-"""Finds where a text comes from: its longest spans that occur verbatim in the documents, and the training steps that saw them.
+"""Finds where a text comes from: its longest spans that occur verbatim in documents, conversations and pairs, and the steps that saw them.
 
-The chain is span -> documents (the index of node text_index) -> tokens -> segments of sequences -> steps. Any program may call `trace_text`;
-`loam trace --text` prints its answer.
-Guarantee: read-only. Counts are exact over all documents of decontaminate that the start was made from, held out or not. A step is named
-if it trained a segment with at least one token of the span. Steps of a continued checkpoint are left out where it trained the document with a
-text of another size.
-Cost: milliseconds for the search (stages/text/match/verbatim.py); four queries of the index for all documents together. A text that
+The chain is span -> documents (the index of node text_index) -> tokens -> segments of sequences -> steps; a conversation or a pair is
+looked up as a whole (stages/queries/tracing/span_examples.py). Any program may call `trace_text`; `loam trace --text` prints its answer.
+Guarantee: read-only. Counts are exact over all documents of decontaminate, conversations and pairs that the start was made from, held out or
+not. A step of a document is named if it trained a segment with at least one token of the span. Steps of a continued checkpoint are left out
+where it trained the document with a text of another size.
+Cost: milliseconds for the search (stages/text/match/verbatim.py); some ten queries of the index for all answers together. A text that
 repeats itself, against documents that repeat the same, takes time with the square of its length, so MAX_BYTES bounds it.
 """
 
@@ -20,25 +20,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
+from stages.queries.tracing.document_rows import steps_by_sequence
+from stages.queries.tracing.indexed_texts import index_folder, open_pieces, texts_of
+from stages.queries.tracing.span_examples import TRAINED_BY, SpanExample, span_examples
 from stages.queries.tracing.trace import urls_in
 from stages.queries.tracing.trace_start import Start, first_step
 from stages.queries.tracing.traced import RecordOutcome
+from stages.text.match.example_texts import TextKind
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.text.match.suffix_array import TextPiece
     from stages.text.match.verbatim import Occurrence, VerbatimSpan
 
 MAX_BYTES = 1 << 16
 """Largest text, in UTF-8. One word again and again is the worst: 100 KB of it took 74 s on a busy machine (2026-11-23),
 and the time grows with the square of the length."""
-INDEX_VERSION = 2
-"""The version of stage text_index that this search reads. Version 1 has too few places in scripts without spaces, so counts would be too low."""
 REPLAYS = "sft"
 """The node that trains pretraining sequences again."""
 DOCUMENTS = 3
-"""Documents per span by default."""
+"""Documents per span by default; also conversations, and pairs."""
 MIN_WORDS = 6
 """Shortest span by default, in words; shorter ones are mostly common phrases. A guess. In Chinese, Japanese and Thai, among others, a character
 counts as a word, so there it is a few words only."""
@@ -46,15 +47,19 @@ counts as a word, so there it is a few words only."""
 
 @dataclass(frozen=True)
 class SpanDocument:
-    """A document in which a span occurs.
+    """A document, conversation or pair in which a span occurs.
 
     Attributes:
-        doc_id: the document.
+        doc_id: the document, conversation or pair.
         url: its URL; None if none is recorded.
-        outcome: what became of the span there: as for a record, but of the tokens of one occurrence.
-        sequences: the training sequences with tokens of the span, of one occurrence.
+        outcome: what became of the span there: as for a record, but of a document only the tokens of one occurrence count.
+        sequences: the training sequences of pretrain with tokens of the span, of one occurrence; of a conversation or pair, all its sequences
+            of sft or dpo.
         steps: the pretraining steps that trained them, in order.
-        tuned: the steps of sft that trained the span again, in order.
+        tuned: the steps of sft that trained the span again, in order; of a conversation or pair, the steps of sft or dpo that trained it.
+        kind: which of the three it is.
+        source: the file or documentation that a conversation or pair is from; None for a document.
+        role: the role of the message with one occurrence, or "chosen" or "rejected"; None for a document.
     """
 
     doc_id: str
@@ -63,19 +68,23 @@ class SpanDocument:
     sequences: tuple[int, ...]
     steps: tuple[int, ...]
     tuned: tuple[int, ...]
+    kind: TextKind = TextKind.DOCUMENT
+    source: str | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True)
 class TextSpan:
-    """A span of the text that occurs verbatim in documents.
+    """A span of the text that occurs verbatim in documents, conversations or pairs.
 
     Attributes:
         text: the span.
         start: its first character in the text.
         end: the character after it.
         words: number of its words.
-        count: number of its occurrences in all documents.
-        documents: some documents with it.
+        count: number of its occurrences in all texts.
+        counts: kind of the texts that were searched -> number of its occurrences there.
+        documents: some documents, conversations and pairs with it.
     """
 
     text: str
@@ -83,6 +92,7 @@ class TextSpan:
     end: int
     words: int
     count: int
+    counts: Mapping[TextKind, int]
     documents: tuple[SpanDocument, ...]
 
 
@@ -115,20 +125,20 @@ class _Tokens(NamedTuple):
 
 
 def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int = DOCUMENTS) -> list[TextSpan]:
-    """Finds the longest spans of a text in the documents that a start was made from.
+    """Finds the longest spans of a text in the documents, conversations and pairs that a start was made from.
 
     Args:
         home: the home folder.
         of: the start of the answer.
         text: the text.
         min_words: shortest span, in words.
-        documents: most documents per span.
+        documents: most documents per span; also conversations, and pairs.
 
     Returns:
         The spans that no longer one contains, in the order of the text. They can overlap.
 
     Raises:
-        RecipeError: the text is too long, or the documents have no index, or one that is damaged or of an older version.
+        RecipeError: the text is too long, or the texts have no index, or one that is damaged or of an older version.
     """
     query = text.encode("utf-8", "surrogatepass")
     if len(query) > MAX_BYTES:
@@ -137,87 +147,51 @@ def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int 
         )
     from stages.text.match.verbatim import longest_spans
 
-    found = longest_spans(_pieces(index_folder(home, of)), query, min_words, documents)
-    return database.with_connection(home, lambda ask: _answered(ask, home, of, query, found))
+    kinds = list(database.with_connection(home, lambda ask: texts_of(ask, of)))
+    found = longest_spans(open_pieces(index_folder(home, of), kinds), query, min_words, documents)
+    return database.with_connection(home, lambda ask: _answered(ask, home, of, query, found, kinds))
 
 
-def index_folder(home: Path, of: Start) -> Path:
-    """Returns the folder of the newest index of the documents that a start was made from.
-
-    Args:
-        home: the home folder.
-        of: the start of the answer.
-
-    Raises:
-        RecipeError: there are no documents, or they have no index, or only one that an older version of the stage built.
-    """
-    indexed = database.with_connection(home, lambda ask: _documents(ask, of))
-    sql = (
-        "SELECT child, version FROM edge JOIN artifact ON artifact_id = child WHERE parent = ? AND kind = 'text_index' "
-        "ORDER BY version DESC, number DESC LIMIT 1"
-    )
-    if not (found := database.query(home, sql, [indexed])[1]):
-        raise RecipeError(
-            f"The documents that {of.alias} was made from have no index of their text.",
-            where=f"{indexed or of.artifact} of {home}",
-            do="Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`.",
-        )
-    folder = home / "artifacts" / str(found[0][0])
-    if found[0][1] < INDEX_VERSION:
-        what = f"The index of the text of the documents that {of.alias} was made from was built by an older version."
-        raise RecipeError(what, where=str(folder), do="Run `loam stage text_index RECIPE`.")
-    return folder
-
-
-def _pieces(index: Path) -> list[TextPiece]:
-    """Returns the pieces of an index.
-
-    Raises:
-        RecipeError: a file is missing or has another size.
-    """
-    from stages.text.match.suffix_array import open_piece
-
-    problem = ""
-    try:
-        words = json.loads((index / "text_index.json").read_text(encoding="utf-8"))["words"]
-        pieces = [open_piece(folder) for folder in sorted((index / "pieces").iterdir())]
-        if (there := sum(len(piece.order) for piece in pieces)) != words:
-            problem = f"it has {there:,} of {words:,} words"
-    except (OSError, ValueError) as error:
-        problem = str(error)
-    if problem:
-        raise RecipeError(
-            f"The index of the text is damaged: {problem}.", where=str(index), do="Run `loam stage text_index RECIPE --force`."
-        )
-    return pieces
-
-
-def _documents(ask: database.QueryFunction, of: Start) -> str:
-    """Returns the artifact of the documents that encode reads; empty if there is none. An imported one has no decisions to find it by."""
-    if of.node == "decontaminate":
-        return of.artifact
-    encode = of.of.get(("encode", "spans"), "").strip("/")
-    found = ask("SELECT parent FROM edge WHERE child = ? AND role = 'documents'", [encode])[1]
-    return str(found[0][0]) if found else ""
-
-
-def _answered(ask: database.QueryFunction, home: Path, of: Start, query: bytes, found: Sequence[VerbatimSpan]) -> list[TextSpan]:
-    """Returns the spans with what became of their documents."""
-    places = [(one, span.end - span.start) for span in found for one in span.documents]
-    trained = iter(_trained(ask, home, of, places))
-    urls = urls_in(ask, of.judged, sorted({str(one.doc_id) for one, _ in places}))
+def _answered(
+    ask: database.QueryFunction, home: Path, of: Start, query: bytes, found: Sequence[VerbatimSpan], kinds: Sequence[TextKind]
+) -> list[TextSpan]:
+    """Returns the spans with what became of their documents, conversations and pairs. kinds: that of each collection that was searched."""
+    occurrences = [(one, span) for span in found for one in span.documents if kinds[one.collection] == TextKind.DOCUMENT]
+    documents = iter(_documents(ask, home, of, occurrences))
+    examples = {
+        kind: span_examples(ask, of, kind, {one.doc_id for span in found for one in span.documents if kinds[one.collection] == kind})
+        for kind in TRAINED_BY
+    }
     answer = []
     for span in found:
-        documents = []
+        data, named = query[span.start : span.end], []
         for one in span.documents:
-            became, doc_id = next(trained), str(one.doc_id)
-            outcome = became.outcome(bool(of.sequences("pretrain")))
-            numbers = [tuple(sorted(found)) for found in (became.sequences, became.steps, became.tuned)]
-            documents.append(SpanDocument(doc_id, urls.get(doc_id), outcome, *numbers))
-        text = query[span.start : span.end].decode()
+            kind = kinds[one.collection]
+            named.append(_example(of, kind, examples[kind][str(one.doc_id)], one, data) if kind in examples else next(documents))
         start = len(query[: span.start].decode("utf-8", "surrogatepass"))
-        answer.append(TextSpan(text, start, start + len(text), span.words, span.count, tuple(documents)))
+        text, counts = data.decode(), dict(zip(kinds, span.counts, strict=True))
+        answer.append(TextSpan(text, start, start + len(text), span.words, sum(counts.values()), counts, tuple(named)))
     return answer
+
+
+def _documents(
+    ask: database.QueryFunction, home: Path, of: Start, occurrences: Sequence[tuple[Occurrence, VerbatimSpan]]
+) -> list[SpanDocument]:
+    """Returns what became of spans in documents. occurrences: the places, with their spans."""
+    trained = _trained(ask, home, of, [(one, span.end - span.start) for one, span in occurrences])
+    urls = urls_in(ask, of.judged, sorted({str(one.doc_id) for one, _ in occurrences}))
+    found = []
+    for (one, _), became in zip(occurrences, trained, strict=True):
+        outcome = became.outcome(bool(of.sequences("pretrain")))
+        sequences, steps, tuned = (tuple(sorted(own)) for own in (became.sequences, became.steps, became.tuned))
+        found.append(SpanDocument(str(one.doc_id), urls.get(str(one.doc_id)), outcome, sequences, steps, tuned))
+    return found
+
+
+def _example(of: Start, kind: TextKind, found: SpanExample, place: Occurrence, span: bytes) -> SpanDocument:
+    """Returns what became of a conversation or a pair with a span."""
+    outcome = found.outcome(bool(of.sequences(TRAINED_BY[kind])))
+    return SpanDocument(str(place.doc_id), None, outcome, found.sequences, (), found.steps, kind, found.source, found.role(place, span))
 
 
 def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]]) -> list[_Trained]:
@@ -230,7 +204,7 @@ def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequenc
     before: int | None = None  # the first step of the runs that were already looked at
     for number, one in enumerate(of.chain):
         parts = _segments(ask, home, one, places)
-        steps = _steps(ask, one, {sequence for own in parts for part, sequence in own if part == "train"}, before)
+        steps = steps_by_sequence(ask, one, "pretrain", {sequence for own in parts for part, sequence in own if part == "train"}, before)
         for trained, own in zip(found, parts, strict=True):
             sequences = {sequence for part, sequence in own if part == "train"}
             trained.steps.update(step for sequence in sequences for step in steps.get(sequence, ()))
@@ -239,7 +213,7 @@ def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequenc
                 trained.parts.update(part for part, _ in own)
         before = first_step(ask, one, before)
     replayed = _segments(ask, home, of, places, REPLAYS)
-    steps = _steps(ask, of, {sequence for own in replayed for _, sequence in own}, None, REPLAYS)
+    steps = steps_by_sequence(ask, of, REPLAYS, {sequence for own in replayed for _, sequence in own})
     for trained, own in zip(found, replayed, strict=True):
         trained.tuned.update(step for _, sequence in own for step in steps.get(sequence, ()))
     return found
@@ -310,16 +284,3 @@ def _sizes(tokenizer: Path) -> np.ndarray:
     from stages.text.tokenizer.token_bytes import token_bytes
 
     return token_bytes(load_plain(tokenizer))
-
-
-def _steps(ask: database.QueryFunction, of: Start, sequences: set[int], before: int | None, node: str = "pretrain") -> dict[int, list[int]]:
-    """Returns training sequence -> the steps of a training that trained it. before: only steps below this one; None: all."""
-    found: dict[int, list[int]] = {}
-    if sequences and (file := of.of.get((node, "steps"))):
-        sql = (
-            "SELECT DISTINCT sequence, step FROM steps WHERE contains(file, ?) AND sequence IN (SELECT unnest(?::BIGINT[])) "
-            "AND step < coalesce(?, step + 1)"
-        )
-        for sequence, step in ask(sql, [file, sorted(sequences), before])[1]:
-            found.setdefault(sequence, []).append(step)
-    return found

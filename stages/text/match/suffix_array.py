@@ -1,10 +1,11 @@
 """Sorts the places of a text where a word begins by what follows them, so that every verbatim occurrence of words is one range.
 
-A piece is some documents, joined as UTF-8, each followed by the byte END, which occurs in no UTF-8. A word is a run of characters that
+A piece is some texts (documents, or messages of conversations and pairs), joined as UTF-8, each followed by the byte END, which occurs in
+no UTF-8. A word is a run of characters that
 `stages/text/match/words.py` does not separate words at (letters, digits, `_`, marks, characters that are skipped there); nothing is folded.
 In scripts that are written without spaces between words (WITHOUT_SPACES), each character is a word, with the marks after it: a dictionary
 would find other words in a part of a text than in the whole, so that a search would miss occurrences.
-Guarantee: the array has every place where a word begins once, in the order of the bytes from there on. No occurrence crosses documents,
+Guarantee: the array has every place where a word begins once, in the order of the bytes from there on. No occurrence crosses texts,
 because no query has END.
 Cost: six bytes of memory per byte of text while a piece is sorted; about 5 MB of text per second on one busy core (2026-11-23). On disk the text and four
 bytes per word, about 1.8 bytes per byte of English and 2.3 of Chinese.
@@ -43,10 +44,10 @@ class TextPiece:
     """A piece that can be searched; arrays or memory-mapped files.
 
     Attributes:
-        text: the documents, uint8 [bytes].
+        text: the texts, uint8 [bytes].
         order: where a word begins, sorted by the bytes from there on, uint32 [words].
-        starts: where each document begins, and the size of the text, int64 [documents + 1].
-        ids: the doc_id of each document, uint8 [documents, 16].
+        starts: where each text begins, and the size of all, int64 [texts + 1].
+        ids: the doc_id of each text, uint8 [texts, 16]. Messages of one conversation share it.
     """
 
     text: np.ndarray
@@ -98,13 +99,13 @@ def words_of_text(data: np.ndarray) -> TextWords:
     return TextWords(first[:count], last[:count], alone[:count])
 
 
-def build_piece(folder: Path, documents: Iterable[tuple[bytes, bytes]], size: int) -> int:
+def build_piece(folder: Path, texts: Iterable[tuple[bytes, bytes]], size: int) -> int:
     """Writes the files of a piece.
 
     Args:
         folder: an existing folder.
-        documents: doc_id (16 bytes) and text in UTF-8 of each document.
-        size: bytes of all texts and one more per document; below 4 GiB.
+        texts: doc_id (16 bytes) and UTF-8 of each text.
+        size: bytes of all texts and one more per text; below 4 GiB.
 
     Returns:
         The number of words.
@@ -113,9 +114,9 @@ def build_piece(folder: Path, documents: Iterable[tuple[bytes, bytes]], size: in
 
     text, begins = np.empty(size, np.uint8), np.zeros(size, bool)
     starts, ids = [0], []
-    for doc_id, document in documents:
-        start, end = starts[-1], starts[-1] + len(document)
-        text[start:end] = np.frombuffer(document, np.uint8)
+    for doc_id, own in texts:
+        start, end = starts[-1], starts[-1] + len(own)
+        text[start:end] = np.frombuffer(own, np.uint8)
         text[end] = END
         begins[start + words_of_text(text[start:end]).first] = True
         starts.append(end + 1)

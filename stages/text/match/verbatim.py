@@ -1,4 +1,6 @@
-"""Finds the longest spans of a text that occur verbatim in indexed documents, and counts their occurrences.
+"""Finds the longest spans of a text that occur verbatim in indexed texts, and counts their occurrences.
+
+The texts are collections of documents; a conversation is a document of several texts, one per message. No occurrence crosses texts.
 
 A span goes from the begin of a word to the end of a word. It occurs where the same bytes are in a document and a word begins and ends there
 too: "cat sat" does not occur in "cat sats". Where a script has no spaces, each character is a word (stages/text/match/suffix_array.py).
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from uuid import UUID
 
 import numpy as np
@@ -28,44 +31,44 @@ class Occurrence:
 
     Attributes:
         doc_id: the document.
-        start: byte of its UTF-8 at which the span begins, of one of its occurrences there.
-        size: bytes of the document.
-        piece: number of the piece that it is in.
+        start: byte of its text's UTF-8 at which the span begins, of one of its occurrences there.
+        size: bytes of the text.
+        collection: number of the collection that it is in.
     """
 
     doc_id: UUID
     start: int
     size: int
-    piece: int
+    collection: int
 
 
 @dataclass(frozen=True)
 class VerbatimSpan:
-    """A span of a text that occurs in indexed documents.
+    """A span of a text that occurs in indexed texts.
 
     Attributes:
         start: byte of the text's UTF-8 at which it begins.
         end: byte after it.
         words: number of its words.
-        count: number of its occurrences in all documents.
-        documents: some documents in which it occurs.
+        counts: number of its occurrences in each collection.
+        documents: some documents in which it occurs, in the order of the collections.
     """
 
     start: int
     end: int
     words: int
-    count: int
+    counts: tuple[int, ...]
     documents: tuple[Occurrence, ...]
 
 
-def longest_spans(pieces: Sequence[TextPiece], query: bytes, min_words: int, documents: int) -> list[VerbatimSpan]:
-    """Finds the maximal spans of a text.
+def longest_spans(collections: Sequence[Sequence[TextPiece]], query: bytes, min_words: int, documents: int) -> list[VerbatimSpan]:
+    """Finds the maximal spans of a text: no longer one occurs in any collection.
 
     Args:
-        pieces: what is searched.
+        collections: what is searched, as pieces.
         query: the text in UTF-8.
         min_words: shortest span, in words.
-        documents: most documents per span.
+        documents: most documents per span and collection.
 
     Returns:
         The spans in the order of the text. They can overlap.
@@ -73,11 +76,11 @@ def longest_spans(pieces: Sequence[TextPiece], query: bytes, min_words: int, doc
     data = np.frombuffer(query, np.uint8)
     words = words_of_text(data)
     ends = np.zeros(len(words.first), np.int64)
-    for piece in pieces:
+    for piece in chain.from_iterable(collections):
         np.maximum(ends, _ends(piece, data, words), out=ends)
     before = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
     chosen = np.flatnonzero((ends > before) & (ends - np.arange(len(ends)) >= min_words))
-    return [_span(pieces, data, words, word, int(ends[word]), documents) for word in chosen.tolist()]
+    return [_span(collections, data, words, word, int(ends[word]), documents) for word in chosen.tolist()]
 
 
 def _ends(piece: TextPiece, data: np.ndarray, words: TextWords) -> np.ndarray:
@@ -109,21 +112,28 @@ def _occurrences(piece: TextPiece, data: np.ndarray, words: TextWords, word: int
     return int(compiled(_count)(span, alone, piece.text, piece.order, character_classes(), places))
 
 
-def _span(pieces: Sequence[TextPiece], data: np.ndarray, words: TextWords, word: int, end: int, documents: int) -> VerbatimSpan:
-    """Returns the span of words from `word` up to `end` with the number of its occurrences and the first documents that are found."""
-    count = 0
-    found: dict[UUID, Occurrence] = {}
+def _span(
+    collections: Sequence[Sequence[TextPiece]], data: np.ndarray, words: TextWords, word: int, end: int, documents: int
+) -> VerbatimSpan:
+    """Returns the span of words from `word` up to `end` with its occurrences per collection and the first documents that are found."""
+    counts: list[int] = []
+    found: list[Occurrence] = []
     places = np.empty(PLACES_READ if documents else 0, np.int64)
-    for number, piece in enumerate(pieces):
-        own = _occurrences(piece, data, words, word, end, places)
-        count += own
-        for place in places[:own].tolist():
-            if len(found) == documents:
-                break
-            row = int(np.searchsorted(piece.starts, place, "right")) - 1
-            doc_id, begin = UUID(bytes=piece.ids[row].tobytes()), int(piece.starts[row])
-            found.setdefault(doc_id, Occurrence(doc_id, place - begin, int(piece.starts[row + 1]) - begin - 1, number))
-    return VerbatimSpan(int(words.first[word]), int(words.last[end - 1]), end - word, count, tuple(found.values()))
+    for number, pieces in enumerate(collections):
+        count = 0
+        own: dict[UUID, Occurrence] = {}  # a file can be read as conversations and as pairs, so two collections can share a doc_id
+        for piece in pieces:
+            there = _occurrences(piece, data, words, word, end, places)
+            count += there
+            for place in places[:there].tolist():
+                if len(own) == documents:
+                    break
+                row = int(np.searchsorted(piece.starts, place, "right")) - 1
+                doc_id, begin = UUID(bytes=piece.ids[row].tobytes()), int(piece.starts[row])
+                own.setdefault(doc_id, Occurrence(doc_id, place - begin, int(piece.starts[row + 1]) - begin - 1, number))
+        counts.append(count)
+        found += own.values()
+    return VerbatimSpan(int(words.first[word]), int(words.last[end - 1]), end - word, tuple(counts), tuple(found))
 
 
 def _reached(query, first, text, order, reached):  # type: ignore[no-untyped-def]

@@ -1,7 +1,7 @@
-"""Divides documents into buckets by their columns: language, host, or a signal that the filter stored.
+"""Divides documents into buckets by their columns: language, host, a signal that the filter stored, or a text and a number together.
 
 Guarantee: every document is in exactly one bucket of each division. Equal values are in one bucket. The order of the documents does not matter.
-Cost: the column and 20 bytes per document in memory; one hash join by doc_id.
+Cost: the columns and 40 bytes per document in memory; one hash join by doc_id and column.
 Source: the upsampling curves of Olmo 3 (arXiv 2512.13961).
 """
 
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from stages.text.tokens.packing import stable_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,38 +83,109 @@ def bucket_documents(divisions: Sequence[Buckets], columns: Mapping[str, pa.Arra
     names: tuple[str, ...] = ("",)
     factors: tuple[float, ...] = (1.0,)
     for division in divisions:
-        own, own_names, own_factors = _divided(division, columns[division.by], pool)
-        number = number * len(own_names) + own
-        names = tuple(f"{one} {two}".strip() for one in names for two in own_names)
-        factors = tuple(one * two for one in factors for two in own_factors)
+        own = _divided(division, columns, pool)
+        number = number * len(own.names) + own.number
+        names = tuple(f"{one} {two}".strip() for one in names for two in own.names)
+        factors = tuple(one * two for one in factors for two in own.factors)
     return DocumentBuckets(number, names, factors)
 
 
-def _divided(division: Buckets, column: pa.Array, pool: np.ndarray) -> tuple[np.ndarray, tuple[str, ...], tuple[float, ...]]:
-    """Returns (bucket of each document, names, factors) of one division; the last bucket is that of all other documents.
+def _divided(division: Buckets, columns: Mapping[str, pa.Array], pool: np.ndarray) -> DocumentBuckets:
+    """Returns the buckets of one division; the last one is that of all other documents.
 
     Raises:
-        BucketError: The division is for numbers and its column has texts, or the other way round, or no document has a value.
+        BucketError: A column has texts where the division needs numbers, or the other way round, or no document has a value.
     """
+    column = columns[division.by]
+    text = _has_texts(column)
+    if text == bool(division.upsampling):
+        kind, needed = ("texts", "factors or curves") if text else ("numbers", "upsampling")
+        raise BucketError(f"The column {division.by!r} has {kind}, so its buckets need {needed}.")
+    _refuse_empty(division.by, column, pool)
+    if division.curves:
+        return _divided_by_curves(division, _positions(column, tuple(division.curves)), columns[division.tiers_by], pool)
+    if text:
+        names = tuple(f"{division.by}={value}" for value in (*division.factors, "other"))
+        return DocumentBuckets(_positions(column, tuple(division.factors)), names, (*division.factors.values(), division.other))
+    numbers = _numbers(column)
+    edges = np.array(division.edges or _equal_parts(numbers[pool], len(division.upsampling)), np.float64)
+    return DocumentBuckets(_tiers(numbers, edges), _ranges(division.by, edges), (*division.upsampling, division.other))
+
+
+def _divided_by_curves(division: Buckets, value: np.ndarray, column: pa.Array, pool: np.ndarray) -> DocumentBuckets:
+    """Returns the buckets of a division with curves: of each value its tiers and one of its documents without a number, then all others.
+
+    Args:
+        division: The division.
+        value: Position of each document's value in division.curves; their number where it has none of them. int64 [documents].
+        column: The column tiers_by.
+        pool: The documents that are trained on.
+
+    Raises:
+        BucketError: The column has texts, or no document that is trained on has both a curve and a number.
+    """
+    tiers_by, curves = division.tiers_by, division.curves
+    if _has_texts(column):
+        raise BucketError(f"The column {tiers_by!r} has texts, so it makes no tiers; tiers_by names a column of numbers.")
+    _refuse_empty(tiers_by, column, pool)
+    numbers = _numbers(column)
+    if not np.any((value[pool] < len(curves)) & ~np.isnan(numbers[pool])):
+        raise BucketError(f"No document has both a value in {division.by!r} that `curves` names and a number in {tiers_by!r}.")
+    trained = np.zeros(len(numbers), np.bool_)
+    trained[pool] = True
+    order = stable_order(value, len(curves) + 1)
+    bounds = np.searchsorted(value, np.arange(len(curves) + 1), sorter=order).tolist()
+    number = np.full(len(numbers), division.size - 1, np.int64)
+    names: list[str] = []
+    factors: list[float] = []
+    for (name, curve), (begin, end) in zip(curves.items(), pairwise(bounds), strict=True):
+        documents = order[begin:end]
+        own = numbers[documents]
+        edges = np.array(_equal_parts(own[trained[documents]], len(curve)), np.float64)
+        number[documents] = len(names) + _tiers(own, edges)
+        names += [f"{division.by}={name} {tier}" for tier in _ranges(tiers_by, edges)]
+        factors += [*curve, division.other]
+    return DocumentBuckets(number, (*names, f"{division.by}=other"), (*factors, division.other))
+
+
+def _has_texts(column: pa.Array) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
+def _refuse_empty(name: str, column: pa.Array, pool: np.ndarray) -> None:
+    """Refuses a column in which no document of the pool has a value.
+
+    Raises:
+        BucketError: It is one.
+    """
+    if not column.is_valid().to_numpy(zero_copy_only=False)[pool].any():
+        raise BucketError(f"No document has a value in the column {name!r} (quality_score needs a classifier: train_quality).")
+
+
+def _positions(column: pa.Array, values: Sequence[str]) -> np.ndarray:
+    """Returns the position of each text in `values`, int64 [documents]; len(values) where it is none of them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    if text != bool(division.factors):
-        kind, needed = ("texts", "factors") if text else ("numbers", "upsampling")
-        raise BucketError(f"The column {division.by!r} has {kind}, so its buckets need {needed}.")
-    if column.take(pa.array(pool)).null_count == len(pool):
-        raise BucketError(f"No document has a value in the column {division.by!r} (quality_score needs a classifier: train_quality).")
-    if text:
-        values = list(division.factors)
-        number = pc.fill_null(pc.index_in(column, pa.array(values, column.type)), len(values)).to_numpy(zero_copy_only=False)
-        names = tuple(f"{division.by}={value}" for value in values)
-        return number.astype(np.int64), (*names, f"{division.by}=other"), (*division.factors.values(), division.other)
-    numbers = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)  # null becomes NaN
-    edges = np.array(division.edges or _equal_parts(numbers[pool], len(division.upsampling)), np.float64)
-    number = np.searchsorted(edges, numbers, side="right").astype(np.int64)
-    number[np.isnan(numbers)] = len(division.upsampling)
-    return number, (*_ranges(division.by, edges), f"{division.by}=none"), (*division.upsampling, division.other)
+    found = pc.fill_null(pc.index_in(column, pa.array(values, column.type)), len(values))
+    return np.asarray(found, np.int64)
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    """Returns a column of numbers as float64 [documents]; null becomes NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.cast(column, pa.float64()))
+
+
+def _tiers(numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Returns the tier of each number between edges, int64 [n]; len(edges) + 1 for NaN. A number on an edge is in the upper tier."""
+    tier = np.searchsorted(edges, numbers, side="right").astype(np.int64)
+    tier[np.isnan(numbers)] = len(edges) + 1
+    return tier
 
 
 def _equal_parts(numbers: np.ndarray, parts: int) -> list[float]:
@@ -121,12 +195,12 @@ def _equal_parts(numbers: np.ndarray, parts: int) -> list[float]:
 
 
 def _ranges(name: str, edges: np.ndarray) -> tuple[str, ...]:
-    """Returns the names of the buckets between edges."""
+    """Returns the names of the tiers between edges, and the name of the documents without a number."""
     bounds = [f"{edge:.6g}" for edge in edges]
     if not bounds:
-        return (f"{name}=any",)
+        return f"{name}=any", f"{name}=none"
     between = [f"{name}={low}..{high}" for low, high in zip(bounds, bounds[1:], strict=False)]
-    return (f"{name}<{bounds[0]}", *between, f"{name}>={bounds[-1]}")
+    return f"{name}<{bounds[0]}", *between, f"{name}>={bounds[-1]}", f"{name}=none"
 
 
 def _stored(name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -14,7 +15,7 @@ from pydantic import Field, model_validator
 from stages.settings import OneOf, StageConfig
 
 MAX_BUCKETS = 1_000
-"""Most buckets of a mixture. Olmo 3 has 480: 24 topics with 20 tiers of quality each."""
+"""Most buckets of a mixture. Olmo 3 has 480: 24 topics with 20 tiers of quality each. As `curves` they are 505, with the other documents."""
 
 COLUMN_FOLDERS: Mapping[str, str] = {"documents": "documents", "filtered": "decisions"}
 """Role of an input of the stage -> its folder with columns of the documents for the buckets, the later stage first."""
@@ -81,10 +82,12 @@ WEIGHTINGS: Mapping[str, type[StageConfig]] = {"proportional": Proportional, "te
 
 
 class Buckets(StageConfig):
-    """Divides the documents by one of their columns. The factor of a document's bucket multiplies its weight; 0 leaves it out.
+    """Divides the documents by one or two of their columns. The factor of a document's bucket multiplies its weight; 0 leaves it out.
 
-    A column of numbers has `upsampling`, a column of texts has `factors`. Several divisions are combined: the factors of a document are
-    multiplied. Source: the upsampling curves of Olmo 3 (arXiv 2512.13961), by topic and tier of quality.
+    A column of numbers has `upsampling`. A column of texts has `factors`, or `curves`: then the documents of each text are divided once more,
+    by the numbers of the column `tiers_by`, and each text has factors of its own. A text that no document has changes nothing. Several
+    divisions are combined: the factors of a document are multiplied. Source: Olmo 3 (arXiv 2512.13961) has an upsampling curve over tiers of
+    quality for each topic.
     """
 
     by: str = Field(min_length=1, max_length=64)
@@ -96,25 +99,50 @@ class Buckets(StageConfig):
     """Factor of each bucket of a number, lowest values first."""
     factors: dict[str, float] = Field(default_factory=dict)
     """Factor of each value of a text column."""
+    curves: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    """The curve of each value of a text column: one factor per tier, lowest numbers first. The training documents of the value are divided by
+    `tiers_by` into as many tiers as the curve has factors, with equally many documents, equal numbers together."""
+    tiers_by: str = Field("", max_length=64)
+    """Column of numbers that divides the documents of each value in `curves` into tiers (quality_score); empty without curves."""
     other: float = Field(1.0, ge=0, le=1_000)
-    """Factor of documents that have no value, or none of those in `factors`."""
+    """Factor of documents that have no value, or none of those in `factors` or `curves`, or no number in `tiers_by`."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Buckets:
-        if bool(self.upsampling) == bool(self.factors):
-            raise ValueError("buckets have either upsampling (for numbers) or factors (for texts)")
+        if [bool(self.upsampling), bool(self.factors), bool(self.curves)].count(True) != 1:
+            raise ValueError("buckets have one of upsampling (for numbers), factors (for texts) and curves (for texts, with tiers_by)")
+        if self.edges and not self.upsampling:
+            raise ValueError("edges are bounds of the buckets of upsampling; factors and curves have none")
+        if self.curves and not self.tiers_by:
+            raise ValueError("curves need tiers_by, the column of numbers that makes the tiers")
+        if self.tiers_by and not self.curves:
+            raise ValueError("tiers_by makes the tiers of curves; without curves it has nothing to divide")
+        if self.tiers_by == self.by:
+            raise ValueError(f"by names a column of texts and tiers_by a column of numbers; both name {self.by!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _factors_fit(self) -> Buckets:
         if self.edges and len(self.upsampling) != len(self.edges) + 1:
             raise ValueError(f"{len(self.edges)} edges make {len(self.edges) + 1} buckets; upsampling has {len(self.upsampling)} factors")
         if any(upper <= lower for lower, upper in zip(self.edges, self.edges[1:], strict=False)):
             raise ValueError("edges rise from one to the next")
-        if any(not 0 <= factor <= 1_000 for factor in (*self.upsampling, *self.factors.values())):
+        without = next((value for value, curve in self.curves.items() if not curve), None)
+        if without is not None:
+            raise ValueError(f"the curve of {without!r} has no factor: give it one per tier")
+        if any(not 0 <= factor <= 1_000 for factor in (*self.upsampling, *self.factors.values(), *chain(*self.curves.values()))):
             raise ValueError("the factor of a bucket is 0 to 1,000")
         return self
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that divide the documents."""
+        return (self.by, self.tiers_by) if self.tiers_by else (self.by,)
+
+    @property
     def size(self) -> int:
-        """Number of buckets, with the one of all other documents."""
-        return len(self.upsampling or self.factors) + 1
+        """Number of buckets, with those of all other documents: one, and of curves one more per value, for its documents without a number."""
+        return len(self.upsampling or self.factors) + sum(len(curve) + 1 for curve in self.curves.values()) + 1
 
 
 class CurriculumPhase(StageConfig):
@@ -146,7 +174,7 @@ class Mix(StageConfig):
     over_max_epochs: Literal["refuse", "redistribute"] = "refuse"
     """What happens to tokens beyond max_epochs: the mixture is refused, or the other sources get them in proportion to their weights."""
     buckets: tuple[Buckets, ...] = Field((), max_length=4)
-    """Buckets of documents, by language, host or any stored signal, with factors that multiply the weight."""
+    """Buckets of documents, by language, host or any stored signal, or a text and a number together, with factors that multiply the weight."""
     phases: tuple[CurriculumPhase, ...] = Field((), max_length=100)
     """The phases of a curriculum, in the order of training (main, then annealing). Without phases, the mixture is one."""
     validation_frac: float = Field(0.005, gt=0, lt=0.5)

@@ -125,14 +125,13 @@ def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int) ->
         MixtureError: The settings do not fit the documents.
     """
     spans = read_spans(sorted((tokens / "spans").glob("*.parquet")))
-    named = dict.fromkeys(one.by for divisions in divisions_of(settings) for one in divisions)
+    named = dict.fromkeys(name for divisions in divisions_of(settings) for one in divisions for name in one.columns)
     try:
         columns = read_columns(list(named), [sorted(folder.glob("*.parquet")) for folder in tables], spans.doc_id)
         return plan_mixture(settings, spans, columns, seed)
     except BucketError as error:
-        raise MixtureError(
-            str(error), "mix.buckets", "Change `by`, or import nothing in place of the stages that store the column."
-        ) from error
+        do = "Change what the buckets name (by, tiers_by, curves), or import nothing in place of the stages that store the column."
+        raise MixtureError(str(error), "mix.buckets", do) from error
 
 
 def plan_mixture(settings: Mix, spans: Spans, columns: Mapping[str, pa.Array], seed: int) -> MixturePlan:

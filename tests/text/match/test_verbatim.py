@@ -85,11 +85,11 @@ def indexed(folder: Path, pieces: Sequence[Sequence[str]]) -> list[TextPiece]:
 
 
 def spans(pieces: Sequence[TextPiece], query: str, least: int = 1, documents: int = 3) -> list[VerbatimSpan]:
-    return longest_spans(pieces, query.encode(), least, documents)
+    return longest_spans([pieces], query.encode(), least, documents)
 
 
 def said(found: Sequence[VerbatimSpan], query: str) -> list[tuple[str, int]]:
-    return [(query.encode()[span.start : span.end].decode(), span.count) for span in found]
+    return [(query.encode()[span.start : span.end].decode(), sum(span.counts)) for span in found]
 
 
 @pytest.mark.parametrize("spaceless", [False, True])
@@ -123,10 +123,10 @@ def test_documents_hold_the_span_at_the_named_byte(tmp_path: Path) -> None:
     ]
     made = indexed(tmp_path, [texts[:2], texts[2:]])
     (found,) = spans(made, "¿vor dem Häuschen?", 3, documents=9)
-    assert (found.words, found.count) == (3, 5) and len(found.documents) == 4
+    assert (found.words, found.counts) == (3, (5,)) and len(found.documents) == 4
     for place in found.documents:
-        number = place.doc_id.int % 1000 + 2 * place.piece
-        assert place.doc_id.int // 1000 == place.piece and place.size == len(texts[number].encode())
+        number = place.doc_id.int % 1000 + 2 * (place.doc_id.int // 1000)
+        assert place.collection == 0 and place.size == len(texts[number].encode())
         assert texts[number].encode()[place.start :].decode().startswith("vor dem Häuschen")
     assert len(spans(made, "vor dem Häuschen", 3, documents=2)[0].documents) == 2
     assert spans(made, "vor dem Häuschen", 3, documents=0)[0].documents == ()
@@ -135,14 +135,14 @@ def test_documents_hold_the_span_at_the_named_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("query", ["", " ", "\0\0", "…!?", "nothing of it", "\ud800", "vo", "ор"])
 def test_what_does_not_occur_has_no_spans(tmp_path: Path, query: str) -> None:
     made = indexed(tmp_path, [["vor dem Haus"], [""], []])
-    assert longest_spans(made, query.encode("utf-8", "surrogatepass"), 1, 3) == []
+    assert longest_spans([made], query.encode("utf-8", "surrogatepass"), 1, 3) == []
 
 
 def test_a_long_query_ends(tmp_path: Path) -> None:
     """One word again and again against a document of the same, where every comparison is long."""
     made = indexed(tmp_path, [["a " * 3000 + "as"]])
     found = spans(made, "a " * 5000, 2, 1)
-    assert {(span.words, span.count) for span in found} == {(3000, 1)} and len(found) == 2001
+    assert {(span.words, span.counts) for span in found} == {(3000, (1,))} and len(found) == 2001
 
 
 def test_a_sentence_without_spaces_is_found_in_a_longer_one(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_sentence_without_spaces_is_found_in_a_longer_one(tmp_path: Path) -> N
     assert said(spans(made, "ab去北京看", 3), "ab去北京看") == [("去北京看", 2)]
     assert said(spans(made, "abc去北京", 4), "abc去北京") == [("abc去北京", 1)] and not spans(made, "bc去", 2)
     (thai,) = spans(made, "นี่มีน้ำ", 1)
-    assert (thai.words, thai.count) == (4, 1), "sara am is a letter; the other vowels and the tones are marks on the consonants"
+    assert (thai.words, thai.counts) == (4, (1,)), "sara am is a letter; the other vowels and the tones are marks on the consonants"
     assert not spans(made, "ท", 1), "the mark on it continues it"
 
 
@@ -175,3 +175,18 @@ def test_planted_spans_are_counted(tmp_path: Path) -> None:
             assert said([found], span) == [(span, expected)]
         else:
             assert span not in dict(said(spans(made, span), span))
+
+
+def test_collections_are_counted_apart_and_each_names_its_documents(tmp_path: Path) -> None:
+    """Catches: one limit for all collections, a document of one taken for that of another, a span that a longer one elsewhere contains."""
+    texts = [
+        ["so it begins here", "it begins here, so", "and it begins here"],
+        [],
+        ["it begins here it begins here", "so it begins here and ends"],
+    ]
+    made = [indexed(tmp_path / str(number), [own] if own else []) for number, own in enumerate(texts)]
+    found = longest_spans(made, b"so it begins here and ends", 2, 2)
+    assert [(span.counts, [one.doc_id.int for one in span.documents if one.collection == 2]) for span in found] == [((0, 0, 1), [1])]
+    (short,) = longest_spans(made, b"it begins here", 2, 2)
+    assert short.counts == (3, 0, 3), "doc_ids of the first and the last collection are equal"
+    assert [one.collection for one in short.documents] == [0, 0, 2, 2] and {one.doc_id.int for one in short.documents[2:]} == {0, 1}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -17,6 +19,10 @@ from pydantic import ValidationError
 from stages.core.tables.parquet import schema, write_rows
 from stages.text.tokens.buckets import BucketError, bucket_documents, read_columns
 from stages.text.tokens.mix_settings import Buckets, Mix
+
+
+def by_curves(by: str, tiers_by: str, **curves: Sequence[float]) -> Buckets:
+    return Buckets.model_validate({"by": by, "tiers_by": tiers_by, "curves": curves, "other": 0.25})
 
 
 @given(st.lists(st.none() | st.integers(0, 9).map(lambda n: n / 8), min_size=1, max_size=60), st.integers(1, 6))
@@ -58,17 +64,82 @@ def test_edges_are_in_the_upper_bucket_and_texts_have_their_own() -> None:
     assert (none.number.tolist(), none.names, none.factors) == ([0] * 5, ("",), (1.0,))
 
 
+documents = st.tuples(
+    st.sampled_from(["en", "de", "fr", None]), st.none() | st.just(float("nan")) | st.integers(0, 9).map(lambda n: n / 8), st.booleans()
+)
+
+
+@given(st.lists(documents, max_size=60), st.integers(1, 6), st.integers(1, 6))
+def test_a_curve_per_value_has_tiers_of_its_own(rows: list[tuple[str | None, float | None, bool]], en: int, de: int) -> None:
+    """Against one document after another in plain Python. Each factor names its value and tier; the value `xx` has no document."""
+    rows = [*rows, ("en", 0.5, True), ("de", 0.25, True)]  # of each value, at least one document decides the bounds
+    curves = {"xx": [9.0, 9.5], "en": [100.0 + n for n in range(en)], "de": [200.0 + n for n in range(de)]}
+    division = by_curves("lang", "score", **curves)
+    columns = {"lang": pa.array([row[0] for row in rows], pa.string()), "score": pa.array([row[1] for row in rows], pa.float64())}
+    pool = np.array([i for i, row in enumerate(rows) if row[2]])
+    found = bucket_documents([division], columns, pool, len(rows))
+    assert len(found.names) == len(found.factors) == division.size
+    for (lang, score, _), number in zip(rows, found.number.tolist(), strict=True):
+        factor, bucket = 0.25, f"lang={lang} score=none"
+        if lang not in ("en", "de"):
+            bucket = "lang=other"
+        elif score is not None and not math.isnan(score):
+            known = sorted(s for one, s, trained in rows if trained and one == lang and s is not None and not math.isnan(s))
+            factor = curves[lang][sum(known[len(known) * part // len(curves[lang])] <= score for part in range(1, len(curves[lang])))]
+            bucket = f"lang={lang} score of a tier"
+        assert found.factors[number] == factor
+        name = found.names[number]
+        assert name == bucket or bucket.endswith("tier") and re.fullmatch(rf"lang={lang} score(=any|<\S+|>=\S+|=\S+\.\.\S+)", name)
+
+
+def test_every_value_has_equally_many_documents_per_tier() -> None:
+    """Twenty tiers of sixty documents each, the scores of a value above those of the value before, so tiers over all would be one value's."""
+    rng = np.random.default_rng(3)
+    value, rank = (order.ravel() for order in np.meshgrid(range(5), range(60)))
+    mixed = rng.permutation(300)
+    columns = {"topic": pa.array([f"t{n}" for n in value[mixed]]), "score": pa.array((1000 * value + rank)[mixed])}
+    curves = {f"t{n}": [20.0 * n + tier for tier in range(20)] for n in range(5)}
+    found = bucket_documents([by_curves("topic", "score", **curves)], columns, np.arange(300), 300)
+    assert [found.factors[n] for n in found.number] == [20 * value[i] + rank[i] // 3 for i in mixed]
+
+
+def test_a_value_with_fewer_documents_than_tiers_and_values_without_tiers() -> None:
+    """The French document is held out: no bound is known, and it still is in a bucket of its value."""
+    columns = {"lang": pa.array(["en", "de", "en", "de", None, "fr"]), "score": pa.array([0.9, 0.1, 0.5, None, 0.2, 0.3])}
+    found = bucket_documents([by_curves("lang", "score", en=[0, 1, 2, 3, 4], de=[7], fr=[5, 5])], columns, np.arange(5), 6)
+    assert found.names[found.number[5]].startswith("lang=fr score") and found.factors[found.number[5]] == 5
+    assert [found.names[n] for n in found.number[:5]] == [
+        "lang=en score>=0.9", "lang=de score=any", "lang=en score=0.5..0.9", "lang=de score=none", "lang=other"
+    ]  # fmt: skip
+    assert [found.factors[n] for n in found.number[:5]] == [4, 7, 2, 0.25, 0.25]
+    columns["late"] = pa.array([0, 1, 1, 0, None, 0])
+    by_late = Buckets(by="late", edges=[0.5], upsampling=[2, 3])
+    both = bucket_documents([by_late, by_curves("lang", "score", de=[7])], columns, np.arange(5), 6)
+    assert [both.names[n] for n in both.number[1:3]] == ["late>=0.5 lang=de score=any", "late>=0.5 lang=other"]
+    assert [both.factors[n] for n in both.number[1:3]] == [21, 0.75]
+
+
 @pytest.mark.parametrize(
     ("division", "message"),
     [
-        (Buckets(by="lang", upsampling=[1, 2]), "The column 'lang' has texts, so its buckets need factors."),
+        (Buckets(by="lang", upsampling=[1, 2]), "The column 'lang' has texts, so its buckets need factors or curves."),
         (Buckets(by="score", factors={"en": 1}), "The column 'score' has numbers, so its buckets need upsampling."),
+        (by_curves("score", "late", en=[1]), "The column 'score' has numbers, so its buckets need upsampling."),
+        (by_curves("lang", "host", en=[1]), "The column 'host' has texts, so it makes no tiers; tiers_by names a column of numbers."),
+        (by_curves("topic", "score", en=[1]), "No document has a value in the column 'topic'"),
+        (by_curves("lang", "late", en=[1]), "No document has a value in the column 'late'"),
+        (by_curves("lang", "score", fr=[1]), "No document has both a value in 'lang' that `curves` names and a number in 'score'."),
+        (by_curves("lang", "score", de=[1]), "No document has both a value in 'lang' that `curves` names and a number in 'score'."),
     ],
 )
-def test_a_division_of_the_other_kind_is_refused(division: Buckets, message: str) -> None:
-    columns = {"score": pa.array([1, 2]), "lang": pa.array(["en", "de"])}
-    with pytest.raises(BucketError, match=message):
-        bucket_documents([division], columns, np.arange(2), 2)
+def test_columns_that_do_not_fit_the_division_are_refused(division: Buckets, message: str) -> None:
+    """The last document, the only one with a number in `late` and the only one in French, is not trained on."""
+    columns = {
+        "score": pa.array([1, None, 3]), "late": pa.array([None, None, 0.5]), "lang": pa.array(["en", "de", "fr"]),
+        "host": pa.array(["a", "b", "c"]), "topic": pa.nulls(3, pa.string()),
+    }  # fmt: skip
+    with pytest.raises(BucketError, match=re.escape(message)):
+        bucket_documents([division], columns, np.arange(2), 3)
 
 
 def test_columns_are_joined_by_document_from_the_first_table_that_has_them(tmp_path: Path) -> None:
@@ -91,6 +162,8 @@ def test_columns_are_joined_by_document_from_the_first_table_that_has_them(tmp_p
     for name in ("text", "verdict", "topic", "url"):
         with pytest.raises(BucketError, match=f"no column '{name}'. Columns that are stored: host, lang, score."):
             read_columns([name], tables, wanted)
+    with pytest.raises(BucketError, match="no column 'host'. Columns that are stored: lang, score."):
+        read_columns(["host"], tables[1:], wanted)
     with pytest.raises(BucketError, match="no column 'host'. Columns that are stored: none."):
         read_columns(["host"], [], wanted)
 
@@ -98,8 +171,21 @@ def test_columns_are_joined_by_document_from_the_first_table_that_has_them(tmp_p
 @pytest.mark.parametrize(
     ("buckets", "message"),
     [
-        ({"by": "x"}, "either upsampling"),
-        ({"by": "x", "upsampling": [1], "factors": {"a": 1}}, "either upsampling"),
+        ({"by": "x"}, "one of upsampling"),
+        ({"by": "x", "upsampling": [1], "factors": {"a": 1}}, "one of upsampling"),
+        ({"by": "x", "factors": {"a": 1}, "curves": {"a": [1]}, "tiers_by": "y"}, "one of upsampling"),
+        ({"by": "x", "upsampling": [1], "curves": {"a": [1]}, "tiers_by": "y"}, "one of upsampling"),
+        ({"by": "x", "upsampling": [1], "factors": {"a": 1}, "curves": {"a": [1]}, "tiers_by": "y"}, "one of upsampling"),
+        ({"by": "x", "factors": {"a": 1}, "edges": [0.1]}, "edges are bounds of the buckets of upsampling; factors and curves have none"),
+        ({"by": "x", "curves": {"a": [1, 2]}, "tiers_by": "y", "edges": [0.1]}, "edges are bounds of the buckets of upsampling"),
+        ({"by": "x", "curves": {"a": [1]}}, "curves need tiers_by, the column of numbers"),
+        ({"by": "x", "factors": {"a": 1}, "tiers_by": "y"}, "without curves it has nothing to divide"),
+        ({"by": "x", "upsampling": [1], "tiers_by": "y"}, "without curves it has nothing to divide"),
+        ({"by": "x", "curves": {"a": [1]}, "tiers_by": "x"}, "tiers_by a column of numbers; both name 'x'"),
+        ({"by": "x", "curves": {"a": [1]}, "tiers_by": ""}, "curves need tiers_by, the column of numbers"),
+        ({"by": "x", "curves": {"a": [1], "b": []}, "tiers_by": "y"}, "the curve of 'b' has no factor: give it one per tier"),
+        ({"by": "x", "curves": {"a": [1], "b": [1, 1001]}, "tiers_by": "y"}, "factor of a bucket is 0 to 1,000"),
+        ({"by": "x", "curves": {"a": [1], False: [1]}, "tiers_by": "y"}, "YAML reads a bare yes, no, on or off"),
         ({"by": "x", "upsampling": [1, 2], "edges": [0.1, 0.2]}, "2 edges make 3 buckets; upsampling has 2 factors"),
         ({"by": "x", "upsampling": [1, 2, 3], "edges": [0.2, 0.2]}, "edges rise"),
         ({"by": "x", "upsampling": [1, -1]}, "factor of a bucket is 0 to 1,000"),
@@ -117,3 +203,9 @@ def test_the_number_of_buckets_is_limited() -> None:
     with pytest.raises(ValidationError, match="at most 1,000 buckets"):
         Mix(buckets=(by[0], Buckets(by="score", upsampling=(1.0,) * 40)))
     assert Counter(one.size for one in by) == {25: 1, 40: 1}
+    topics = {f"topic {n}": (1.0,) * 20 for n in range(24)}
+    assert by_curves("topic", "score", **topics).size == 24 * 20 + 24 + 1
+    most = {f"topic {n}": (1.0,) * 36 for n in range(27)}
+    assert Mix(buckets=(by_curves("topic", "score", **most),)).buckets[0].size == 27 * 36 + 27 + 1 == 1000
+    with pytest.raises(ValidationError, match="at most 1,000 buckets"):
+        Mix(buckets=(by_curves("topic", "score", **{**most, "topic 0": (1.0,) * 37}),))
