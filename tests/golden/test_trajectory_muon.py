@@ -26,7 +26,10 @@ from tests.golden.test_trajectory import CLIPPED, EVERY, STEPS, UNCLIPPED, Case,
 from tests.lm.made import changed
 
 MATRICES = 14  # seven in each of two blocks
-MUON: dict[str, Any] = {"name": "muon", "momentum": 0.9, "adamw_learning_rate_ratio": 0.4, "adamw_betas": (0.8, 0.99), "adamw_eps": 1e-6}
+MUON: dict[str, Any] = {
+    "name": "muon", "momentum": 0.9, "adamw_learning_rate_ratio": 0.4, "embedding_learning_rate_ratio": 0.7, "adamw_betas": (0.8, 0.99),
+    "adamw_eps": 1e-6,
+}  # fmt: skip
 OPTIM: dict[str, dict[str, Any]] = {
     "clipped": {"max_grad_norm": 0.5, "optimizer": MUON},
     "unclipped": {"max_grad_norm": 0.0, "weight_decay": 0.5, "decay_embeddings": True, "optimizer": MUON},
@@ -34,13 +37,21 @@ OPTIM: dict[str, dict[str, Any]] = {
 
 
 def muon_and_adamw(model: Any, settings: oracle.Settings) -> list[tuple[torch.optim.Optimizer, float]]:
-    """Returns torch's optimizers for the projections of the layers, and for all other parameters."""
+    """Returns torch's optimizers for the projections of the layers, for an embedding that is not the head, and for all other parameters."""
     projections = [p for name, p in model.named_parameters() if ".layers." in name and "_proj" in name]
     assert len(projections) == MATRICES and all(p.ndim == 2 for p in projections)
     hidden = {id(p) for p in projections}
-    others = [{**group, "params": [p for p in group["params"] if id(p) not in hidden]} for group in oracle.groups(model, settings)]
+    table = set() if model.config.tie_word_embeddings else {id(model.get_input_embeddings().weight)}
+    others, embedding = (
+        [
+            {**group, "params": [p for p in group["params"] if id(p) not in hidden and (id(p) in table) == own]}
+            for group in oracle.groups(model, settings)
+        ]
+        for own in (False, True)
+    )
     muon = torch.optim.Muon(projections, lr=0.0, weight_decay=settings.weight_decay, momentum=0.9)
-    return [(muon, 1.0), (torch.optim.AdamW(others, lr=0.0, betas=(0.8, 0.99), eps=1e-6), 0.4)]
+    ratios = [(others, 0.4), (embedding, 0.7)] if table else [(others, 0.4)]
+    return [(muon, 1.0), *((torch.optim.AdamW(groups, lr=0.0, betas=(0.8, 0.99), eps=1e-6), ratio) for groups, ratio in ratios)]
 
 
 @dataclass(frozen=True)

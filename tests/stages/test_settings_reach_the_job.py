@@ -26,7 +26,8 @@ TRAINING: dict[str, Any] = {
     "global_batch_size": 4, "learning_rate": 0.5, "min_lr_frac": 0.7, "warmup_steps": 1, "schedule.name": "linear", "schedule.decay_frac": 0.5,
     "schedule.decay_shape": "linear", "optimizer.name": "adamw",
     "optimizer.betas": (0.5, 0.6), "optimizer.eps": 0.5, "optimizer.momentum": 0.5, "optimizer.newton_schulz_steps": 3,
-    "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
+    "optimizer.newton_schulz_precision": "bf16", "optimizer.adamw_learning_rate_ratio": 0.7, "optimizer.embedding_learning_rate_ratio": 0.6,
+    "optimizer.adamw_betas": (0.5, 0.6), "optimizer.adamw_eps": 0.5,
     "weight_decay": 0.03, "guard.action": "skip", "guard.max_z": 6.5, "guard.window": 17, "guard.max_skips_in_a_row": 3, "guard.rewind_steps": 7, "guard.max_rewinds": 3,
     "decay_embeddings": True, "max_grad_norm": 0.0, "eval_every_steps": 3,
     "max_validation_sequences": 9, "checkpoint_every_steps": 4, "update_ratio_every_steps": 7, "milestone_every_steps": 3, "precision": "bf16",
@@ -36,7 +37,15 @@ TRAINING: dict[str, Any] = {
 """setting -> another value. The name of a part keeps its value where there is only one."""
 OF_PART = {"schedule.decay_frac": "wsd", "schedule.decay_shape": "wsd"} | {
     f"optimizer.{name}": "muon"
-    for name in ("momentum", "newton_schulz_steps", "newton_schulz_precision", "adamw_learning_rate_ratio", "adamw_betas", "adamw_eps")
+    for name in (
+        "momentum",
+        "newton_schulz_steps",
+        "newton_schulz_precision",
+        "adamw_learning_rate_ratio",
+        "embedding_learning_rate_ratio",
+        "adamw_betas",
+        "adamw_eps",
+    )
 }
 """setting -> the part that has it, if it is not the default one."""
 SHAPE: dict[str, Any] = {
