@@ -283,6 +283,7 @@ STAGE = Stage(
         "sequences.npy, segments.npy and sequence_spans name sequences and segments, no longer rows and pieces",
         "mix.json names ranges of sequences with their seq_len",
         "every source has validation documents; repeated documents are cut into blocks that are packed on their own; buckets and phases",
+        "buckets by texts are in the order of their texts, whatever that of the recipe; equal numbers are in the tier of their middle",
     ),
     distributions=("numpy", "pyarrow"),
 )

@@ -43,7 +43,7 @@ def test_the_table_of_the_plan_is_that_of_the_mixture(inputs: dict[str, Artifact
                       ("source wiki", f"300 of {available('wiki', built):,} tokens, {300 / available('wiki', built):.2f} epochs")]  # fmt: skip
     divided = [name for name, _ in table(recipe(tmp_path, **curves), {**nodes, "mix": None})]
     assert divided[0].startswith("phase 1, source web, lang=de score<0.") and divided[-2:] == [
-        "phase 1, source wiki, lang=en score=any", "phase 1, source wiki, lang=other"
+        "phase 1, source wiki, lang=en score=any", "phase 1, source wiki, lang: other"
     ]  # fmt: skip
     phased = table(recipe(tmp_path, **SETTINGS), {**nodes, "mix": None})
     assert phased[0][0].startswith("phase 1, source web, score") and phased[-1][0].startswith("phase 3, source wiki, score")

@@ -20,6 +20,7 @@ from stages.lm.data.phases import BatchSize, phase_table
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.test_mix_repeats import spans_by_id, tokens_of
+from tests.text.tokens.test_buckets import tier_of
 
 LENGTHS = {"web": [3 + (i * 7) % 23 for i in range(60)], "wiki": [5 + (i * 5) % 17 for i in range(40)]}
 BUCKETS = [{"by": "score", "upsampling": [0.0, 1.0, 3.0]}, {"by": "lang", "factors": {"de": 2.0}}]
@@ -62,7 +63,6 @@ def test_every_phase_has_its_tokens_of_every_source_and_bucket(inputs: dict[str,
     score = {one: (n * 13) % 10 / 10 for n, one in enumerate(reversed(ids))}
     lang = {one: ["de", "other", "other"][n % 3] for n, one in enumerate(ids)}
     known = sorted(score[one] for one in ids if one not in held)
-    edges = [known[len(known) // 3], known[2 * len(known) // 3]]
     for number, (found, given) in enumerate(zip(described.ranges, PHASES, strict=True)):
         inside = [row for row in rows if found.start_sequence <= row["sequence"] < found.start_sequence + found.sequences]
         assert sum(row["length"] for row in inside) == given["tokens"] and found.seq_len == given.get("seq_len", 32)
@@ -70,7 +70,7 @@ def test_every_phase_has_its_tokens_of_every_source_and_bucket(inputs: dict[str,
         delivered = Counter[tuple[str, str, int]]()
         for row in inside:
             filled[row["sequence"]] += row["length"]
-            delivered[row["source"], lang[row["doc_id"]], sum(edge <= score[row["doc_id"]] for edge in edges)] += row["length"]
+            delivered[row["source"], lang[row["doc_id"]], tier_of(score[row["doc_id"]], known, 3)] += row["length"]
         assert max(filled.values()) <= found.seq_len and sum(found.blocks) in (0, found.sequences)
         shares = [share for share in described.shares if share.phase == number]
         assert Counter(delivered.values()) == Counter(share.train_tokens for share in shares)
@@ -96,7 +96,7 @@ def test_a_curve_per_language_gives_every_bucket_its_tokens(inputs: dict[str, Ar
         if one not in held:
             own = sorted(score[other] for other in spans if other not in held and lang[other] == lang[one])
             curve = curves.get(str(lang[one]), [0.75])
-            tier = sum(own[len(own) * part // len(curve)] <= score[one] for part in range(1, len(curve)))
+            tier = tier_of(score[one], own, len(curve))
             bucket[one] = (span["source"], lang[one], tier)
             factor[bucket[one]] = curve[tier]
             wanted[bucket[one]] += span["length"]
@@ -106,7 +106,7 @@ def test_a_curve_per_language_gives_every_bucket_its_tokens(inputs: dict[str, Ar
     assert delivered == {of: int(factor[of] * tokens) for of, tokens in wanted.items() if factor[of]}
     assert len(delivered) == 2 * 5 and len(wanted) == 2 * 6
     named = {row["bucket"] for row in mix.report_section(mixed).tables[1].rows}
-    assert len(named) == 5 and all(name == "lang=other" or re.match(r"lang=(de|en) score(<|>?=)0\.\d", name) for name in named)
+    assert len(named) == 5 and all(name == "lang: other" or re.match(r"lang=(de|en) score(<|>?=)0\.\d", name) for name in named)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -133,7 +133,7 @@ def test_a_column_that_nothing_stores_is_refused(inputs: dict[str, Artifact], tm
     for one in (buckets, {"by": "lang", "curves": {"de": [1, 2]}, "tiers_by": "topic"}):
         with pytest.raises(StageError, match="The documents have no column 'topic'. Columns that are stored: lang, score.") as caught:
             run_stage(mix.STAGE, {"buckets": one}, inputs, tmp_path)
-        assert caught.value.where == "mix.buckets" and caught.value.do.startswith("Change what the buckets name (by, tiers_by, curves)")
+        assert caught.value.where == "mix.buckets" and caught.value.do.startswith("Name another column in the buckets, or import")
     with pytest.raises(StageError, match="Columns that are stored: none."):
         run_stage(mix.STAGE, {"buckets": buckets}, {"tokens": inputs["tokens"]}, tmp_path)
 

@@ -1,7 +1,7 @@
 """Divides documents into buckets by their columns: language, host, a signal that the filter stored, or a text and a number together.
 
 Guarantee: every document is in exactly one bucket of each division. Equal values are in one bucket. The order of the documents does not matter.
-Cost: the columns and 40 bytes per document in memory; one hash join by doc_id and column.
+Cost: the columns and up to 45 bytes per document in memory; one hash join by doc_id and column.
 Source: the upsampling curves of Olmo 3 (arXiv 2512.13961).
 """
 
@@ -94,10 +94,10 @@ def _divided(division: Buckets, columns: Mapping[str, pa.Array], pool: np.ndarra
     """Returns the buckets of one division; the last one is that of all other documents.
 
     Raises:
-        BucketError: A column has texts where the division needs numbers, or the other way round, or no document has a value.
+        BucketError: A column has texts where the division needs numbers, or the other way round, or neither, or no document has a value.
     """
     column = columns[division.by]
-    text = _has_texts(column)
+    text = _has_texts(division.by, column)
     if text == bool(division.upsampling):
         kind, needed = ("texts", "factors or curves") if text else ("numbers", "upsampling")
         raise BucketError(f"The column {division.by!r} has {kind}, so its buckets need {needed}.")
@@ -105,10 +105,10 @@ def _divided(division: Buckets, columns: Mapping[str, pa.Array], pool: np.ndarra
     if division.curves:
         return _divided_by_curves(division, _positions(column, tuple(division.curves)), columns[division.tiers_by], pool)
     if text:
-        names = tuple(f"{division.by}={value}" for value in (*division.factors, "other"))
+        names = (*(f"{division.by}={value}" for value in division.factors), _rest(division.by))
         return DocumentBuckets(_positions(column, tuple(division.factors)), names, (*division.factors.values(), division.other))
     numbers = _numbers(column)
-    edges = np.array(division.edges or _equal_parts(numbers[pool], len(division.upsampling)), np.float64)
+    edges = np.array(division.edges, np.float64) if division.edges else _equal_parts(numbers[pool], len(division.upsampling))
     return DocumentBuckets(_tiers(numbers, edges), _ranges(division.by, edges), (*division.upsampling, division.other))
 
 
@@ -125,7 +125,7 @@ def _divided_by_curves(division: Buckets, value: np.ndarray, column: pa.Array, p
         BucketError: The column has texts, or no document that is trained on has both a curve and a number.
     """
     tiers_by, curves = division.tiers_by, division.curves
-    if _has_texts(column):
+    if _has_texts(tiers_by, column):
         raise BucketError(f"The column {tiers_by!r} has texts, so it makes no tiers; tiers_by names a column of numbers.")
     _refuse_empty(tiers_by, column, pool)
     numbers = _numbers(column)
@@ -141,17 +141,30 @@ def _divided_by_curves(division: Buckets, value: np.ndarray, column: pa.Array, p
     for (name, curve), (begin, end) in zip(curves.items(), pairwise(bounds), strict=True):
         documents = order[begin:end]
         own = numbers[documents]
-        edges = np.array(_equal_parts(own[trained[documents]], len(curve)), np.float64)
+        edges = _equal_parts(own[trained[documents]], len(curve))
         number[documents] = len(names) + _tiers(own, edges)
         names += [f"{division.by}={name} {tier}" for tier in _ranges(tiers_by, edges)]
         factors += [*curve, division.other]
-    return DocumentBuckets(number, (*names, f"{division.by}=other"), (*factors, division.other))
+    return DocumentBuckets(number, (*names, _rest(division.by)), (*factors, division.other))
 
 
-def _has_texts(column: pa.Array) -> bool:
-    import pyarrow as pa
+def _rest(name: str) -> str:
+    """Returns the name of the bucket of all other documents, which is that of no value."""
+    return f"{name}: other"
 
-    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+def _has_texts(name: str, column: pa.Array) -> bool:
+    """Returns whether a column has texts, and not numbers.
+
+    Raises:
+        BucketError: It has neither.
+    """
+    from pyarrow import types
+
+    texts = types.is_string(column.type) or types.is_large_string(column.type)
+    if not texts and not any(known(column.type) for known in (types.is_integer, types.is_floating, types.is_boolean)):
+        raise BucketError(f"The column {name!r} has values of the type {column.type}, so it makes no buckets; texts and numbers do.")
+    return bool(texts)
 
 
 def _refuse_empty(name: str, column: pa.Array, pool: np.ndarray) -> None:
@@ -188,15 +201,22 @@ def _tiers(numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return tier
 
 
-def _equal_parts(numbers: np.ndarray, parts: int) -> list[float]:
-    """Returns the parts - 1 lowest values of the upper parts, if the values are divided into parts with equally many."""
-    known = np.sort(numbers[~np.isnan(numbers)])
-    return [float(known[len(known) * part // parts]) for part in range(1, parts)] if len(known) else [0.0] * (parts - 1)
+def _equal_parts(numbers: np.ndarray, parts: int) -> np.ndarray:
+    """Returns the edges between parts with equally many numbers, float64 [parts - 1].
+
+    Equal numbers are in the part of the one in their middle, so that many numbers that are equal and low are in a low part. An edge above
+    which no number lies is infinite.
+    """
+    values, counts = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
+    part = (2 * np.cumsum(counts) - counts) * parts // max(2 * int(counts.sum()), 1)
+    return np.append(values, np.inf)[np.searchsorted(part, np.arange(1, parts))]
 
 
 def _ranges(name: str, edges: np.ndarray) -> tuple[str, ...]:
     """Returns the names of the tiers between edges, and the name of the documents without a number."""
-    bounds = [f"{edge:.6g}" for edge in edges]
+    different = np.unique(edges)
+    digits = next(n for n in range(6, 18) if len({f"{edge:.{n}g}" for edge in different}) == len(different))
+    bounds = [f"{edge:.{digits}g}" for edge in edges]
     if not bounds:
         return f"{name}=any", f"{name}=none"
     between = [f"{name}={low}..{high}" for low, high in zip(bounds, bounds[1:], strict=False)]

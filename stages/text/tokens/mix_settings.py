@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from stages.settings import OneOf, StageConfig
 
+T = TypeVar("T")
 MAX_BUCKETS = 1_000
 """Most buckets of a mixture. Olmo 3 has 480: 24 topics with 20 tiers of quality each. As `curves` they are 505, with the other documents."""
 
@@ -96,16 +97,23 @@ class Buckets(StageConfig):
     """Bounds between the buckets of a number, rising; a value on a bound is in the upper bucket. Without bounds, the buckets have equally
     many documents, equal values together."""
     upsampling: tuple[float, ...] = ()
-    """Factor of each bucket of a number, lowest values first."""
+    """Factor of each bucket of a number, lowest values first. Without edges, equal values are in the bucket of the one in their middle."""
     factors: dict[str, float] = Field(default_factory=dict)
     """Factor of each value of a text column."""
     curves: dict[str, tuple[float, ...]] = Field(default_factory=dict)
     """The curve of each value of a text column: one factor per tier, lowest numbers first. The training documents of the value are divided by
-    `tiers_by` into as many tiers as the curve has factors, with equally many documents, equal numbers together."""
+    `tiers_by` into as many tiers as the curve has factors, with equally many documents. Equal numbers are in the tier of the one in their
+    middle, so tiers can be empty."""
     tiers_by: str = Field("", max_length=64)
     """Column of numbers that divides the documents of each value in `curves` into tiers (quality_score); empty without curves."""
     other: float = Field(1.0, ge=0, le=1_000)
     """Factor of documents that have no value, or none of those in `factors` or `curves`, or no number in `tiers_by`."""
+
+    @field_validator("factors", "curves")
+    @classmethod
+    def _in_one_order(cls, given: dict[str, T]) -> dict[str, T]:
+        """Returns the values in sorted order: it numbers the buckets, and the key of a mixture does not have that of the recipe."""
+        return dict(sorted(given.items()))
 
     @model_validator(mode="after")
     def _one_kind(self) -> Buckets:

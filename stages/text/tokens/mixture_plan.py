@@ -128,10 +128,10 @@ def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int) ->
     named = dict.fromkeys(name for divisions in divisions_of(settings) for one in divisions for name in one.columns)
     try:
         columns = read_columns(list(named), [sorted(folder.glob("*.parquet")) for folder in tables], spans.doc_id)
-        return plan_mixture(settings, spans, columns, seed)
     except BucketError as error:
-        do = "Change what the buckets name (by, tiers_by, curves), or import nothing in place of the stages that store the column."
+        do = "Name another column in the buckets, or import nothing in place of the stages that store the column."
         raise MixtureError(str(error), "mix.buckets", do) from error
+    return plan_mixture(settings, spans, columns, seed)
 
 
 def plan_mixture(settings: Mix, spans: Spans, columns: Mapping[str, pa.Array], seed: int) -> MixturePlan:
@@ -149,7 +149,7 @@ def plan_mixture(settings: Mix, spans: Spans, columns: Mapping[str, pa.Array], s
         )
     _refuse_unknown(settings, spans.names)
     pool, phases = np.flatnonzero(~held_out), phases_of(settings)
-    divided = [bucket_documents(divisions, columns, pool, held_out.size) for divisions in divisions_of(settings)]
+    divided = [_divided(settings, number, columns, pool, held_out.size) for number in range(len(phases))]
     streams, factors = _streams(spans, pool, divided)
     used, tokens = [0] * len(streams), []
     for number in range(len(phases)):
@@ -169,6 +169,19 @@ def mixture_rows(plan: MixturePlan) -> list[MixtureRow]:
         for one, tokens in zip(plan.streams, phase.tokens, strict=True)
         if tokens
     ]
+
+
+def _divided(settings: Mix, number: int, columns: Mapping[str, pa.Array], pool: np.ndarray, documents: int) -> DocumentBuckets:
+    """Returns the buckets of the documents in a phase. pool: the documents that are trained on; documents: number of all.
+
+    Raises:
+        MixtureError: The columns do not fit the buckets.
+    """
+    try:
+        return bucket_documents(divisions_of(settings)[number], columns, pool, documents)
+    except BucketError as error:
+        do = "Change what the buckets name: by, factors, curves or tiers_by."
+        raise MixtureError(str(error), setting_of(settings, number, "buckets"), do) from error
 
 
 def _refuse_unknown(settings: Mix, names: Sequence[str]) -> None:

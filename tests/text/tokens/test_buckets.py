@@ -21,6 +21,15 @@ from stages.text.tokens.buckets import BucketError, bucket_documents, read_colum
 from stages.text.tokens.mix_settings import Buckets, Mix
 
 
+def tier_of(number: float, known: Sequence[float], tiers: int) -> int:
+    """Returns the tier by the middle rank of the highest known number that is not above `number`."""
+    below = max((one for one in known if one <= number), default=None)
+    if below is None:
+        return 0
+    twice_middle = 2 * sum(one < below for one in known) + known.count(below)
+    return twice_middle * tiers // (2 * len(known))
+
+
 def by_curves(by: str, tiers_by: str, **curves: Sequence[float]) -> Buckets:
     return Buckets.model_validate({"by": by, "tiers_by": tiers_by, "curves": curves, "other": 0.25})
 
@@ -39,7 +48,7 @@ def test_equal_parts_by_number_of_documents_and_equal_values_together(values: li
         if value is None:
             assert number == parts and found.factors[number] == 7.0
         else:
-            assert number == sum(known[len(known) * part // parts] <= value for part in range(1, parts))
+            assert number == tier_of(value, known, parts)
             assert found.factors[number] == number
     of_value = dict(zip(values, found.number.tolist(), strict=True))
     assert all(of_value[value] == number for value, number in zip(values, found.number.tolist(), strict=True))
@@ -55,11 +64,11 @@ def test_edges_are_in_the_upper_bucket_and_texts_have_their_own() -> None:
     assert found.factors == (0.0, 1.0, 2.0, 1.0)
     both = bucket_documents([by_score, by_lang], columns, np.arange(5), 5)
     assert [both.names[n] for n in both.number] == [
-        "score<0.2 lang=de", "score=0.2..0.3 lang=other", "score>=0.3 lang=en", "score=none lang=other", "score>=0.3 lang=en"
+        "score<0.2 lang=de", "score=0.2..0.3 lang: other", "score>=0.3 lang=en", "score=none lang: other", "score>=0.3 lang=en"
     ]  # fmt: skip
     assert [both.factors[n] for n in both.number] == [0.0, 0.25, 6.0, 0.25, 6.0]
     large = bucket_documents([by_lang], {"lang": columns["lang"].cast(pa.large_string())}, np.arange(5), 5)
-    assert large.number.tolist() == [1, 2, 0, 2, 0]
+    assert large.number.tolist() == [0, 2, 1, 2, 1]
     none = bucket_documents([], {}, np.arange(5), 5)
     assert (none.number.tolist(), none.names, none.factors) == ([0] * 5, ("",), (1.0,))
 
@@ -82,14 +91,42 @@ def test_a_curve_per_value_has_tiers_of_its_own(rows: list[tuple[str | None, flo
     for (lang, score, _), number in zip(rows, found.number.tolist(), strict=True):
         factor, bucket = 0.25, f"lang={lang} score=none"
         if lang not in ("en", "de"):
-            bucket = "lang=other"
+            bucket = "lang: other"
         elif score is not None and not math.isnan(score):
             known = sorted(s for one, s, trained in rows if trained and one == lang and s is not None and not math.isnan(s))
-            factor = curves[lang][sum(known[len(known) * part // len(curves[lang])] <= score for part in range(1, len(curves[lang])))]
+            factor = curves[lang][tier_of(score, known, len(curves[lang]))]
             bucket = f"lang={lang} score of a tier"
         assert found.factors[number] == factor
         name = found.names[number]
         assert name == bucket or bucket.endswith("tier") and re.fullmatch(rf"lang={lang} score(=any|<\S+|>=\S+|=\S+\.\.\S+)", name)
+
+
+def test_many_equal_low_numbers_are_not_in_the_highest_tier() -> None:
+    """70 of 100 documents have the score 0; one language has one document."""
+    scores = [0.0] * 70 + [n / 30 for n in range(1, 31)]
+    columns = {"lang": pa.array(["en"] * 100 + ["de"]), "score": pa.array([*scores, 0.5])}
+    found = bucket_documents([by_curves("lang", "score", en=[0, 1, 3], de=[4, 5, 6])], columns, np.arange(101), 101)
+    assert [found.factors[n] for n in found.number] == [1] * 70 + [3] * 30 + [5]
+
+
+def test_near_bounds_have_different_names() -> None:
+    columns = {"lang": pa.array(["other"] * 40), "score": pa.array([1 - n * 1e-8 for n in range(40)])}
+    found = bucket_documents([by_curves("lang", "score", other=[1, 2, 3, 4])], columns, np.arange(40), 40)
+    assert len(set(found.names)) == len(found.names) == 6 and Counter(found.number.tolist()) == {0: 10, 1: 10, 2: 10, 3: 10}
+    texts = bucket_documents([Buckets(by="lang", factors={"other": 2.0})], columns, np.arange(40), 40)
+    assert texts.names == ("lang=other", "lang: other")
+
+
+def test_the_order_of_texts_in_the_recipe_changes_nothing() -> None:
+    """The key of a mixture does not have it, so no bucket may follow it."""
+    columns = {"lang": pa.array(["en", "de", "fr"]), "score": pa.array([0.1, 0.2, 0.3])}
+    for one, two in (({"factors": {"en": 1, "de": 2}},) * 2, ({"curves": {"en": [1], "de": [2, 3]}, "tiers_by": "score"},) * 2):
+        name = next(iter(one))
+        turned = {**two, name: dict(reversed(two[name].items()))}
+        first, second = (
+            bucket_documents([Buckets.model_validate({"by": "lang", **given})], columns, np.arange(3), 3) for given in (one, turned)
+        )
+        assert first.names == second.names and first.factors == second.factors and first.number.tolist() == second.number.tolist()
 
 
 def test_every_value_has_equally_many_documents_per_tier() -> None:
@@ -109,13 +146,13 @@ def test_a_value_with_fewer_documents_than_tiers_and_values_without_tiers() -> N
     found = bucket_documents([by_curves("lang", "score", en=[0, 1, 2, 3, 4], de=[7], fr=[5, 5])], columns, np.arange(5), 6)
     assert found.names[found.number[5]].startswith("lang=fr score") and found.factors[found.number[5]] == 5
     assert [found.names[n] for n in found.number[:5]] == [
-        "lang=en score>=0.9", "lang=de score=any", "lang=en score=0.5..0.9", "lang=de score=none", "lang=other"
+        "lang=en score=0.9..inf", "lang=de score=any", "lang=en score=0.5..0.9", "lang=de score=none", "lang: other"
     ]  # fmt: skip
-    assert [found.factors[n] for n in found.number[:5]] == [4, 7, 2, 0.25, 0.25]
+    assert [found.factors[n] for n in found.number[:5]] == [3, 7, 1, 0.25, 0.25]
     columns["late"] = pa.array([0, 1, 1, 0, None, 0])
     by_late = Buckets(by="late", edges=[0.5], upsampling=[2, 3])
     both = bucket_documents([by_late, by_curves("lang", "score", de=[7])], columns, np.arange(5), 6)
-    assert [both.names[n] for n in both.number[1:3]] == ["late>=0.5 lang=de score=any", "late>=0.5 lang=other"]
+    assert [both.names[n] for n in both.number[1:3]] == ["late>=0.5 lang=de score=any", "late>=0.5 lang: other"]
     assert [both.factors[n] for n in both.number[1:3]] == [21, 0.75]
 
 
@@ -126,6 +163,11 @@ def test_a_value_with_fewer_documents_than_tiers_and_values_without_tiers() -> N
         (Buckets(by="score", factors={"en": 1}), "The column 'score' has numbers, so its buckets need upsampling."),
         (by_curves("score", "late", en=[1]), "The column 'score' has numbers, so its buckets need upsampling."),
         (by_curves("lang", "host", en=[1]), "The column 'host' has texts, so it makes no tiers; tiers_by names a column of numbers."),
+        (
+            by_curves("day", "score", en=[1]),
+            "The column 'day' has values of the type date32[day], so it makes no buckets; texts and numbers do.",
+        ),
+        (by_curves("lang", "day", en=[1]), "The column 'day' has values of the type date32[day]"),
         (by_curves("topic", "score", en=[1]), "No document has a value in the column 'topic'"),
         (by_curves("lang", "late", en=[1]), "No document has a value in the column 'late'"),
         (by_curves("lang", "score", fr=[1]), "No document has both a value in 'lang' that `curves` names and a number in 'score'."),
@@ -136,7 +178,7 @@ def test_columns_that_do_not_fit_the_division_are_refused(division: Buckets, mes
     """The last document, the only one with a number in `late` and the only one in French, is not trained on."""
     columns = {
         "score": pa.array([1, None, 3]), "late": pa.array([None, None, 0.5]), "lang": pa.array(["en", "de", "fr"]),
-        "host": pa.array(["a", "b", "c"]), "topic": pa.nulls(3, pa.string()),
+        "host": pa.array(["a", "b", "c"]), "topic": pa.nulls(3, pa.string()), "day": pa.array([1, 2, 3], pa.date32()),
     }  # fmt: skip
     with pytest.raises(BucketError, match=re.escape(message)):
         bucket_documents([division], columns, np.arange(2), 3)

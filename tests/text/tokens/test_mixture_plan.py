@@ -91,7 +91,7 @@ def test_buckets_multiply_the_weight_of_their_documents() -> None:
     once = planned(spans, {"lang": LANGS}, buckets=by_lang)
     held = int(np.flatnonzero(once.held_out)[0]) % 3
     sizes = {name: 340 - 10 * (held == i) for i, name in enumerate(("en", "de", "other"))}
-    assert tokens(once) == {(0, "a", "lang=en"): 2 * sizes["en"], (0, "a", "lang=other"): sizes["other"] // 2}
+    assert tokens(once) == {(0, "a", "lang=en"): 2 * sizes["en"], (0, "a", "lang: other"): sizes["other"] // 2}
     assert once.phases[0].blocks == 8
     total = planned(spans, {"lang": LANGS}, buckets=by_lang, total_tokens=500)
     assert tokens(total)[0, "a", "lang=en"] == round(500 * 2 * sizes["en"] / (2 * sizes["en"] + sizes["other"] / 2))
@@ -143,7 +143,7 @@ def test_phases_are_exact_and_epochs_count_over_all_of_them(phases: list[dict[st
 def test_phases_with_other_buckets_divide_a_source_further() -> None:
     by = [{"by": "lang", "factors": {"en": 3.0}}, {"by": "lang", "factors": {"de": 2.0}}]
     plan = planned(corpus(a=102), {"lang": LANGS}, phases=[{"tokens": 90, "buckets": by[0]}, {"tokens": 90, "buckets": by[1]}])
-    assert [stream.bucket for stream in plan.streams] == ["lang=en lang=other", "lang=other lang=de", "lang=other lang=other"]
+    assert [stream.bucket for stream in plan.streams] == ["lang=en lang: other", "lang: other lang=de", "lang: other lang: other"]
     held = int(np.flatnonzero(plan.held_out)[0]) % 3
     sizes = [340 - 10 * (held == i) for i in range(3)]
     for one, factors in zip(plan.phases, ((3, 1, 1), (1, 2, 1)), strict=True):
@@ -230,6 +230,10 @@ def test_messages_name_the_setting_that_counts() -> None:
     with pytest.raises(MixtureError, match="give 2,200") as caught:
         planned(spans, score, **{**half, "buckets": {"by": "score", "upsampling": [2.0, 3.0]}}, over_max_epochs="redistribute")
     assert caught.value.where == "mix.buckets" and caught.value.do.startswith("Lower the factors of buckets, give")
+    texts = {"buckets": {"by": "score", "factors": {"en": 1.0}}}
+    with pytest.raises(MixtureError, match="The column 'score' has numbers") as caught:
+        planned(spans, score, phases=[{"tokens": 100}, {"tokens": 100, **texts}])
+    assert (caught.value.where, caught.value.do[:33]) == ("mix.phases.1.buckets", "Change what the buckets name: by,")
     with pytest.raises(MixtureError, match="1.00 epochs, more than mix.max_epochs = 0.5") as caught:
         planned(spans, max_epochs=0.5)
     assert caught.value.where == "mix.max_epochs" and caught.value.do.startswith("Set mix.total_tokens, crawl more")
