@@ -169,6 +169,7 @@ STAGE = Stage(
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
         "canaries.json: texts and chats with their ids and loss masks",
         "checkpoints name the steps that are left out after training went back",
+        "Muon: the embedding is a group of its own, whose gradients are summed apart",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

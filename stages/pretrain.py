@@ -235,6 +235,7 @@ STAGE = Stage(
         "receipt.json holds a hash chain over positions, losses and checkpoints",
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
         "checkpoints name the steps that are left out after training went back, runs.json the ranges of sequences",
+        "Muon: the embedding is a group of its own, whose gradients are summed apart",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

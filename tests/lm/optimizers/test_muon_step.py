@@ -99,7 +99,14 @@ def test_ranks_update_whole_matrices_wherever_their_parts_are(
     def work(rank: int) -> None:
         exchanges.own = ThreadExchange(rank, ranks, torch.device("cpu"), board, barrier)
         flats[rank].grad = flat_grads[rank]
-        group: SteppedGroup = {"params": [], "matrix": shape, "lr": 0.5, "weight_decay": 0.1, "embedding": False, "together": count if together else 0}
+        group: SteppedGroup = {
+            "params": [],
+            "matrix": shape,
+            "lr": 0.5,
+            "weight_decay": 0.1,
+            "embedding": False,
+            "together": count if together else 0,
+        }
         with torch.no_grad():
             step_muon(flats[rank], {}, group, Muon(momentum=0.0))
 

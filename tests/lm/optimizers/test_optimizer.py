@@ -41,7 +41,9 @@ def test_groups_by_shape(tied: bool, zero: bool) -> None:
     assert len(found) == 14 and [group["matrix"] for group in by_matrix] == [(16, 16), (8, 16), (24, 16), (16, 24)]
     assert [group["weight_decay"] for group in by_matrix] == [0.3] * 4 and not any(group["embedding"] for group in by_matrix)
     tables = [(0.0, True, [id(given["embedding.weight"])]), (0.3, False, [] if tied else [id(given["head.weight"])])]
-    assert [(group["weight_decay"], group["embedding"], [id(p) for p in group["params"]]) for group in by_element] == ([] if tied else tables)
+    assert [(group["weight_decay"], group["embedding"], [id(p) for p in group["params"]]) for group in by_element] == (
+        [] if tied else tables
+    )
     vectors = {id(given[n]) for n, p in model.named_parameters() if p.ndim == 1} | ({id(given["embedding.weight"])} if tied else set())
     assert {id(p) for p in spared["params"]} == vectors and spared["weight_decay"] == 0.0 and not spared["embedding"]
     assert [group["matrix"] for group in groups[4:]] == [None] * (1 if tied else 3)
