@@ -96,8 +96,9 @@ def trace(
         answer(common, {"from": of.named(), "rows": rows}, lambda: print_table(rows))
         return
     if what.text is not None:
-        spans = trace_text(home, of, what.text, min_words)
-        answer(common, {"from": of.named(), "spans": spans}, lambda: _print_lines(span_lines(spans, min_words)))
+        text = trace_text(home, of, what.text, min_words)
+        told = {"from": of.named(), "searched": text.searched, "not_searched": text.not_searched, "spans": text.spans}
+        answer(common, told, lambda: _print_lines(span_lines(text, of.alias, min_words)))
         return
     if what.url is not None:
         found = tracing.trace_url(home, of, what.url)
