@@ -48,7 +48,7 @@ TEXTS = [f"page with {SPAN}", "page without it", " ".join(HALVES[::-1])]
 
 @dataclass(frozen=True)
 class IndexedHome:
-    """A home, the random texts of each kind, the artifacts of its nodes from decontaminate to dpo, and the folder of the index."""
+    """A home, the random texts of each kind, the artifacts of its nodes from decontaminate to sft, and the folder of the index."""
 
     home: Path
     texts: dict[TextKind, list[str]]
@@ -58,7 +58,6 @@ class IndexedHome:
     tokens: str
     base: str
     sft: str
-    dpo: str
     index: Path
 
 
@@ -110,7 +109,7 @@ def make_home(home: Path) -> IndexedHome:
     dpo = make_artifact(home, "dpo", 1, {"checkpoint": sft, "preferences": pairs}, tuned)
     make_run(home, 1, [clean, chats, pairs, tokens, base, sft, dpo])
     database.update(home)
-    return IndexedHome(home, texts, clean, chats, pairs, tokens, base, sft, dpo, index)
+    return IndexedHome(home, texts, clean, chats, pairs, tokens, base, sft, index)
 
 
 def trained(train: Sequence[Sequence[int]], held_out: Sequence[int], trained_at: Sequence[tuple[int, int]]) -> dict[str, Table]:
@@ -125,10 +124,10 @@ def steps(trained_at: Sequence[tuple[int, int]]) -> Table:
     return dict.fromkeys(("step", "position", "sequence"), "int64"), rows
 
 
-def indexed(home: Path, **inputs: str) -> Path:
+def indexed(home: Path, piece_mib: int = 1, **inputs: str) -> Path:
     """Builds an index. inputs: role -> artifact."""
     read = {role: manifest.read_artifact(home / "artifacts" / name) for role, name in inputs.items()}
-    return run_stage(text_index.STAGE, {"piece_mib": 1}, read, home).path
+    return run_stage(text_index.STAGE, {"piece_mib": piece_mib}, read, home).path
 
 
 def asked(home: Path, text: str, checkpoint: str = "", min_words: int = 4, documents: int = 9) -> list[TextSpan]:

@@ -57,11 +57,12 @@ def test_each_kind_is_searched_in_its_own_index(made: IndexedHome, home: Path) -
 
 
 def test_the_newest_index_of_a_kind_is_searched(made: IndexedHome, home: Path) -> None:
-    """Catches: the index with the most kinds, the oldest one."""
-    newer = indexed(home, documents=made.clean)
-    database.update(home)
-    found = traced(home, SPAN)
-    assert [one.index for one in found.searched] == [named_index(newer), *[named_index(made.index)] * 2]
+    """Catches: the index with the most kinds, the oldest one, the last in the order of a rebuilt index of the home (that of their folders)."""
+    for size in (1, 2, 3, 4):
+        newer = indexed(home, size, documents=made.clean)
+        database.reindex(home)
+        found = traced(home, SPAN)
+        assert [one.index for one in found.searched] == [named_index(newer), *[named_index(made.index)] * 2]
     assert found.spans[0].counts == ALL
 
 

@@ -64,7 +64,7 @@ class StartTexts:
 
 
 class _Index(NamedTuple):
-    """An index: its artifact, the version of the stage, its number, and which of the wanted artifacts' texts it holds."""
+    """An index: its artifact, the version of the stage, the number of its alias, and which of the wanted artifacts' texts it holds."""
 
     artifact: str
     version: int
@@ -196,8 +196,8 @@ def _indexes(home: Path, wanted: Sequence[str]) -> list[_Index]:
     for name, other in database.query(home, sql, [list(wanted)])[1]:
         equal[name].add(other)
     sql = (
-        "SELECT child, any_value(version), any_value(number), list(parent) FROM edge JOIN artifact ON artifact_id = child "
-        "WHERE kind = 'text_index' GROUP BY child"
+        "SELECT child, version, coalesce(try_cast(regexp_extract(alias, '[0-9]+$') AS BIGINT), 0), list(parent) "
+        "FROM edge JOIN artifact ON artifact_id = child WHERE kind = 'text_index' GROUP BY ALL"
     )
     found = []
     for child, version, number, parents in database.query(home, sql)[1]:
