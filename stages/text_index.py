@@ -73,7 +73,7 @@ class TextIndex(StageConfig):
 
     piece_mib: int = Field(0, ge=0, le=1024)
     """Text of a piece in UTF-8 (MiB); 0: no index. A worker needs six times as much memory while it sorts a piece. Fewer, larger pieces are
-    searched faster; 256 makes four pieces of 250 million tokens. A larger document is a piece of its own."""
+    searched faster; 256 makes four pieces of 250 million tokens. A larger document, conversation or pair is a piece of its own."""
 
     @property
     def off(self) -> str:

@@ -14,8 +14,8 @@ from dashboards.data import MOST_RUNS, WrittenText, chosen_run, written_texts
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.errors import LoamError, RecipeError
 from stages.queries.lineage import RunRow, run_rows
-from stages.queries.tracing.indexed_texts import index_folder
-from stages.queries.tracing.trace_lines import KINDS, became, counted, listed
+from stages.queries.tracing.indexed_texts import texts_of
+from stages.queries.tracing.trace_lines import KINDS, became, counted, kinds_named, listed, not_searched_lines
 from stages.queries.tracing.trace_start import Start, start
 from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
 
@@ -40,16 +40,16 @@ TEMPLATE = """
 </form>
 {% if content.problem %}<p class="bad">{{ content.problem }}</p>{% endif %}
 {% if content.origin %}<h2 id="spans">Spans</h2>
-<p class="soft">The longest spans that are verbatim in the documents, conversations and preference pairs that {{ content.origin.alias }} was
-made from. Spans can overlap. Trainings after {{ content.origin.alias }} do not count. The steps of a conversation or pair are those that trained any
-part of it.</p>
+{% for line in content.not_searched %}<p class="bad">{{ line }}</p>{% endfor %}
+<p class="soft">The longest spans that are verbatim in the {{ content.searched }} that {{ content.origin.alias }} was made from. Spans can
+overlap. Trainings after {{ content.origin.alias }} do not count. The steps of a conversation or pair are those that trained any part of it.</p>
 {% for span in content.spans %}<h3>{{ "{:,}".format(span.words) }} words, {{ content.counted(span) }}</h3>
 <pre>
 {{ span.text }}</pre>
 <div class="wide"><table><thead><tr><th>kind</th><th>doc_id</th><th>URL, or source and role</th><th>sequences</th><th>became</th></tr></thead><tbody>
 {% for one in span.documents %}<tr><td>{{ content.kind(one) }}</td><td>{{ one.doc_id }}</td><td>{{ content.origin_of(one) }}</td><td>{{ content.sequences(one) }}</td>
 <td>{{ content.became(one) }}</td></tr>{% endfor %}</tbody></table></div>
-{% else %}<p>No {{ content.min_words }} words of it in a row are in the texts of the index.</p>{% endfor %}
+{% else %}<p>No {{ content.min_words }} words of it in a row are in the {{ content.searched }} that {{ content.origin.alias }} was made from.</p>{% endfor %}
 {% if content.left_out %}<p>{{ "{:,}".format(content.left_out) }} more spans are not shown; {{ content.more }}.</p>{% endif %}{% endif %}
 {% if content.written %}<h2 id="samples">What the models of {{ chosen.alias }} wrote</h2>
 <div class="wide"><table><thead><tr><th>node</th><th class="number">step</th><th>prompt</th><th>text</th><th></th></tr></thead><tbody>
@@ -74,6 +74,8 @@ class TraceContent(PageContent):
         min_words: The shortest span, in words.
         problem: Why there is no answer; empty if there is one, or no text.
         origin: What the answer starts from; None without an answer.
+        searched: The kinds of texts that were searched, as part of a sentence.
+        not_searched: A sentence for each kind that was not, with the reason.
         spans: The first spans of the answer.
         left_out: Number of the other spans.
         written: What the models of the run wrote.
@@ -89,6 +91,8 @@ class TraceContent(PageContent):
     min_words: int = MIN_WORDS
     problem: str = ""
     origin: Start | None = None
+    searched: str = ""
+    not_searched: Sequence[str] = ()
     spans: Sequence[TextSpan] = ()
     left_out: int = 0
     written: Sequence[WrittenText] = ()
@@ -113,8 +117,8 @@ class TraceContent(PageContent):
         return became(document, self.more)
 
     def sequences(self, document: SpanDocument) -> str:
-        """Returns the training sequences of a span in a document, conversation or pair."""
-        return listed(document.sequences, self.more)
+        """Returns the training sequences of a span in a document, conversation or pair, with the node that numbers them; empty if none."""
+        return f"{document.sequences_of} {listed(document.sequences, self.more)}" if document.sequences else ""
 
 
 def content(visit: PageVisit) -> TraceContent:
@@ -145,19 +149,26 @@ def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceConten
         asked: What is asked.
 
     Raises:
-        RecipeError: The text is too long, there is no such checkpoint, or the texts have no index, also if there is no text yet.
+        RecipeError: The text is too long, there is no such checkpoint, or no kind of texts has an index, also if there is no text yet.
     """
     of = start(visit.home, run["run_id"], asked.checkpoint, tuned=True)
     command = "loam trace --text TEXT " + (f"--checkpoint {of.alias}" if asked.checkpoint else f"--run {run['alias']}")
     if len(asked.text) > MOST_CHARS:
         what = f"The text has {len(asked.text):,} characters; this page takes at most {MOST_CHARS:,}."
         raise RecipeError(what, do=f"Give a shorter part of it, or use `{command}`.")
-    index_folder(visit.home, of)
+    texts_of(visit.home, of)
     if not asked.text.strip():
         return asked
-    spans = trace_text(visit.home, of, asked.text, asked.min_words)
-    more = f"`{command} --json` names all"
-    return replace(asked, origin=of, spans=spans[:MOST_SPANS], left_out=max(0, len(spans) - MOST_SPANS), more=more)
+    found = trace_text(visit.home, of, asked.text, asked.min_words)
+    return replace(
+        asked,
+        origin=of,
+        searched=kinds_named(found),
+        not_searched=not_searched_lines(found),
+        spans=found.spans[:MOST_SPANS],
+        left_out=max(0, len(found.spans) - MOST_SPANS),
+        more=f"`{command} --json` names all",
+    )
 
 
 def _min_words(given: str) -> int:

@@ -77,9 +77,8 @@ def trace(
         RecipeError: the options contradict each other.
     """
     from stages.queries.tracing import trace as tracing
-    from stages.queries.tracing.trace_lines import document_lines, span_lines
+    from stages.queries.tracing.trace_lines import document_lines
     from stages.queries.tracing.trace_start import start
-    from stages.queries.tracing.trace_text import trace_text
 
     if what.given() != 1:
         raise RecipeError(
@@ -96,8 +95,7 @@ def trace(
         answer(common, {"from": of.named(), "rows": rows}, lambda: print_table(rows))
         return
     if what.text is not None:
-        spans = trace_text(home, of, what.text, min_words)
-        answer(common, {"from": of.named(), "spans": spans}, lambda: _print_lines(span_lines(spans, min_words)))
+        _trace_text(common, home, of, what.text, min_words)
         return
     if what.url is not None:
         found = tracing.trace_url(home, of, what.url)
@@ -118,6 +116,16 @@ def _traced_rows(home: Path, of: Start, what: TraceSubject) -> Sequence[BatchRow
     if what.sequence is not None:
         return tracing.trace_sequence(home, of, what.sequence)
     return outcomes(home, of) if what.all_records is not None else None
+
+
+def _trace_text(common: Common, home: Path, of: Start, text: str, min_words: int) -> None:
+    """Answers where a text comes from."""
+    from stages.queries.tracing.trace_lines import span_lines
+    from stages.queries.tracing.trace_text import trace_text
+
+    found = trace_text(home, of, text, min_words)
+    told = {"from": of.named(), "searched": found.searched, "not_searched": found.not_searched, "spans": found.spans}
+    answer(common, told, lambda: _print_lines(span_lines(found, of.alias, min_words)))
 
 
 def _print_lines(lines: Sequence[str]) -> None:

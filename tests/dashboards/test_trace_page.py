@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -21,7 +22,8 @@ from stages.core.contract.declaration import Artifact
 from stages.core.index import database
 from stages.core.store import manifest
 from stages.core.tables.training_tables import TEXT_SAMPLES
-from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan
+from stages.queries.tracing.indexed_texts import SearchedTexts
+from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, TracedText
 from stages.queries.tracing.traced import RecordOutcome
 from stages.text.match.example_texts import TextKind
 from tests.conftest import run_stage
@@ -30,6 +32,7 @@ from tests.queries.two_runs import DECISION, doc, make_artifact, make_run
 MORE = "`loam trace --text TEXT --run tiny-1 --json` names all"
 EVIL = "<script>alert(1)</script> & 'one' \"two\"\nthree four five six\tseven"
 DOCUMENTS = (EVIL, "eins zwei drei vier fünf sechs", "eins zwei drei vier fünf sechs sieben")
+SEARCHED = tuple(SearchedTexts(kind, "", "") for kind in TextKind)
 SAMPLES = (
     {"step": 2, "prompt": "late", "text": f"the model says: {EVIL} 100% a+b=c#d"},
     {"step": 1, "prompt": "<b>early</b>", "text": "ж" * 5000},
@@ -78,10 +81,12 @@ def spans(page: str) -> list[str]:
 def test_the_spans_of_a_text_name_their_documents(client: TestClient) -> None:
     page = asked(client, text="so eins zwei drei vier fünf sechs acht", min_words="4")
     assert spans(page) == ["eins zwei drei vier fünf sechs"]
-    assert "6 words, 2 times in the documents<" in page and "pairs that sft-1 was\nmade from" in page
+    assert "6 words, 2 times in the documents<" in page and "in the documents that sft-1 was made from. Spans" in page
     assert all(f"<td>{doc(n)}</td>" in page for n in (1, 2)) and f"<td>{doc(0)}</td>" not in page
     assert page.count("kept; no mixture is known") == 2
-    assert "No 7 words of it in a row" in asked(client, text="eins zwei drei vier fünf sechs", min_words="7")
+    assert "No 7 words of it in a row are in the documents that sft-1 was made from.<" in asked(
+        client, text="eins zwei drei vier fünf sechs", min_words="7"
+    )
     assert inspect.signature(trace).parameters["min_words"].default == MIN_WORDS, "page and command look for the same"
 
 
@@ -114,7 +119,7 @@ def test_a_text_of_a_model_has_a_link_that_fills_it_in(client: TestClient) -> No
         assert parse_qs(address.query, keep_blank_values=True)["text"] == [str(sample["text"])[: trace_page.MOST_CHARS]]
     assert page.count("where from?<") == 2 and page.count("where from? (first 4,096 characters)<") == 1
     opened = client.get(unescape(rows[0][3])).text
-    assert "pairs that sft-1 was\nmade from. Spans" in opened, "not that of pretrain, which did not write it"
+    assert "that sft-1 was made from. Spans" in opened, "not that of pretrain, which did not write it"
     assert "Trainings after sft-1 do not count." in opened
     assert "Trainings after sft-1 do not count." in asked(client, text=EVIL), "the last model of the run"
     assert "Trainings after pretrain-1 do not count." in asked(client, text=EVIL, checkpoint="pretrain-1")
@@ -149,12 +154,18 @@ def test_what_is_out_of_the_limits_is_refused_on_the_page(client: TestClient) ->
 
 
 def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = SpanDocument("d", None, RecordOutcome.TRAINED, (4, 5), tuple(range(25)), (7, 9))
-    found = [TextSpan(f"s{n}", 0, 2, 1, 1, {TextKind.DOCUMENT: 1}, (document,)) for n in range(trace_page.MOST_SPANS + 2)]
+    document = SpanDocument("d", None, RecordOutcome.TRAINED, "pretrain", (4, 5), tuple(range(25)), (7, 9))
+    found = TracedText(
+        SEARCHED[:1],
+        {},
+        tuple(TextSpan(f"s{n}", 0, 2, 1, 1, {TextKind.DOCUMENT: 1}, (document,)) for n in range(trace_page.MOST_SPANS + 2)),
+    )
     monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: found)
     page = asked(client, text="anything")
     assert len(spans(page)) == trace_page.MOST_SPANS and f"2 more spans are not shown; {MORE}." in page
-    assert "<td>4, 5</td>" in page and "pretrain steps 0, 1, 2, 3" in page and f"18, 19 and 5 more; {MORE}; sft steps 7, 9<" in page
+    assert (
+        "<td>pretrain 4, 5</td>" in page and "pretrain steps 0, 1, 2, 3" in page and f"18, 19 and 5 more; {MORE}; sft steps 7, 9<" in page
+    )
     page = asked(client, text="anything", checkpoint="sft-1")
     assert page.count(f"; {MORE.replace('--run tiny-1', '--checkpoint sft-1')}") == trace_page.MOST_SPANS + 1
     assert "1 words, 1 time in the documents" in page
@@ -163,20 +174,34 @@ def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: py
 def test_conversations_and_pairs_are_named_with_source_and_role(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches: a name of a file or a role that is not escaped, the steps of a pair under sft."""
     found = (
-        SpanDocument("c", None, RecordOutcome.TRAINED, (4,), (), (7,), TextKind.CONVERSATION, "<b>.jsonl", "assistant"),
-        SpanDocument("p", None, RecordOutcome.TRAINED, (), (), (8,), TextKind.PREFERENCE_PAIR, "docs:x", "chosen"),
-        SpanDocument("d", None, RecordOutcome.KEPT, (), (), ()),
+        SpanDocument("c", None, RecordOutcome.TRAINED, "sft", (4,), (), (7,), TextKind.CONVERSATION, "<b>.jsonl", "assistant"),
+        SpanDocument("p", None, RecordOutcome.TRAINED, "dpo", (), (), (8,), TextKind.PREFERENCE_PAIR, "docs:x", "chosen"),
+        SpanDocument("d", None, RecordOutcome.KEPT, "pretrain", (), (), ()),
     )
     counts = {TextKind.DOCUMENT: 0, TextKind.CONVERSATION: 1, TextKind.PREFERENCE_PAIR: 1234}
-    monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: [TextSpan("s", 0, 1, 1, 1235, counts, found)])
+    monkeypatch.setattr(
+        trace_page, "trace_text", lambda *arguments: TracedText(SEARCHED, {}, (TextSpan("s", 0, 1, 1, 1235, counts, found),))
+    )
     page = asked(client, text="anything")
     assert "1 words, 1 time in the conversations, 1,234 times in the preference pairs<" in page
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", page, re.DOTALL)]
     assert rows[:3] == [
-        ["conversation", "c", "&lt;b&gt;.jsonl, assistant", "4", "sft steps 7"],
+        ["conversation", "c", "&lt;b&gt;.jsonl, assistant", "sft 4", "sft steps 7"],
         ["preference pair", "p", "docs:x, chosen", "", "dpo steps 8"],
         ["document", "d", "", "", "kept; no mixture is known"],
     ]
+
+
+def test_kinds_that_were_not_searched_are_named_with_the_reason(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a reason that is not shown, or shown only with spans; a kind that was not searched in the sentence of those that were."""
+    found = TracedText(SEARCHED[2:], {TextKind.DOCUMENT: "encode/<i> is not in this home", TextKind.CONVERSATION: "no index holds c"}, ())
+    for spans in ((), (TextSpan("s", 0, 1, 1, 1, {TextKind.PREFERENCE_PAIR: 1}, ()),)):
+        monkeypatch.setattr(trace_page, "trace_text", lambda *arguments, spans=spans: replace(found, spans=spans))
+        page = asked(client, text="anything")
+        assert "Documents were not searched: encode/&lt;i&gt; is not in this home.<" in page
+        assert "Conversations were not searched: no index holds c.<" in page and "Preference pairs were not" not in page
+        assert page.count("are in the preference pairs that sft-1 was made from.<") == (not spans)
+        assert "verbatim in the preference pairs that sft-1 was made from. Spans" in page
 
 
 def test_the_page_is_closed_like_the_others_and_its_form_stays_here(client: TestClient, home: Path, tmp_path: Path) -> None:

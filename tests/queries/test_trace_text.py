@@ -17,8 +17,9 @@ from stages.core.index import database
 from stages.core.store import manifest
 from stages.core.tables.parquet import read_rows
 from stages.queries.tracing import indexed_texts, trace_start, trace_text
+from stages.queries.tracing.indexed_texts import SearchedTexts
 from stages.queries.tracing.trace_lines import SPAN_SHOWN, span_lines
-from stages.queries.tracing.trace_text import SpanDocument, TextSpan
+from stages.queries.tracing.trace_text import SpanDocument, TextSpan, TracedText
 from stages.queries.tracing.traced import RecordOutcome
 from stages.text.match.example_texts import TextKind
 from stages.text.match.verbatim import Occurrence
@@ -81,7 +82,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def asked(made: Made, text: str, min_words: int = 6, **more: int) -> list[TextSpan]:
-    return trace_text.trace_text(made.home, trace_start.start(made.home), text, min_words, **more)
+    return list(trace_text.trace_text(made.home, trace_start.start(made.home), text, min_words, **more).spans)
 
 
 def trained(made: Made, number: int, first: int, end: int) -> tuple[bool, set[int]]:
@@ -156,14 +157,14 @@ def test_a_span_that_pretraining_and_sft_trained_has_the_steps_of_both(made: Mad
         span = " ".join(words[first : first + 7])
         at = made.texts[number].index(span)
         _, sequences = trained(made, number, at, at + len(span))
-        (document,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="sft-1"), span, 7)[0].documents
+        (document,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="sft-1"), span, 7).spans[0].documents
         assert document.tuned == ((2, 5) if 0 in sequences else ()) and (not document.steps or 0 not in sequences or document.steps[0] == 1)
-        (before,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="pretrain-1"), span, 7)[0].documents
+        (before,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="pretrain-1"), span, 7).spans[0].documents
         assert before.tuned == () and before.steps == document.steps
         if sequences == {0}:
             seen = span
-    (found,) = trace_text.trace_text(home, trace_start.start(home, checkpoint="sft-1"), seen, 7)
-    assert span_lines([found], 7)[-1] == "    pretrain steps 1; sft steps 2, 5"
+    found = trace_text.trace_text(home, trace_start.start(home, checkpoint="sft-1"), seen, 7)
+    assert len(found.spans) == 1 and span_lines(found, "sft-1", 7)[-1] == "    pretrain steps 1; sft steps 2, 5"
     answer = answered(loam("trace", "--text", seen, "--checkpoint", "sft-1", "--json", home=home).stdout, "trace")
     (told,) = answer["spans"][0]["documents"]
     assert (told["steps"], told["tuned"]) == ([1], [2, 5])
@@ -184,7 +185,7 @@ def test_a_span_that_only_sft_trained_is_trained(made: Made, tmp_path: Path) -> 
             at = made.texts[number].index(span)
             _, sequences = trained(made, number, at, at + len(span))
             found = (
-                trace_text.trace_text(home, trace_start.start(home, checkpoint=name), span, 7)[0].documents[0]
+                trace_text.trace_text(home, trace_start.start(home, checkpoint=name), span, 7).spans[0].documents[0]
                 for name in ("pretrain-1", "sft-1")
             )
             before, after = (str(document.outcome) for document in found)
@@ -202,7 +203,7 @@ def made_sequences(made: Made) -> int:
 def test_without_a_mixture_nothing_is_said_about_one(made: Made) -> None:
     text = " ".join(made.texts[0].split(" ")[:8])
     of = trace_start.start(made.home, checkpoint=made.documents)
-    (found,) = trace_text.trace_text(made.home, of, text, 6)
+    (found,) = trace_text.trace_text(made.home, of, text, 6).spans
     assert [one.outcome for one in found.documents] == ["kept"]
     answer = answered(loam("trace", "--text", text, "--json", "--checkpoint", made.documents, home=made.home).stdout, "trace")
     assert [one["outcome"] for one in answer["spans"][0]["documents"]] == ["kept"]
@@ -280,8 +281,15 @@ def test_the_command_prints_spans(made: Made) -> None:
     text = " ".join(made.texts[0].split(" ")[:8])
     answer = answered(loam("trace", "--text", f"so {text} so", "--json", home=made.home).stdout, "trace")
     assert answer["from"]["alias"] == "pretrain-1" and [span["text"] for span in answer["spans"]] == [text]
+    (searched,) = answer["searched"]
+    assert (searched["kind"], searched["artifact"]) == ("document", made.documents) and answer["not_searched"] == {}
     printed = loam("trace", "--text", text, "--min-words", "8", home=made.home).stdout
-    assert f'"{text}"' in printed and "8 words, 1 time in the documents" in printed and f"{doc(0)}  http://x/0" in printed
+    assert (
+        printed.startswith("Searched: the documents that pretrain-1 was made from.\n")
+        and f'"{text}"' in printed
+        and "8 words, 1 time in the documents" in printed
+        and f"{doc(0)}  http://x/0" in printed
+    )
     both = loam("trace", "--text", text, "--step", "1", home=made.home, check=False)
     assert both.returncode == 2 and "--text and --all" in both.stderr
 
@@ -292,12 +300,18 @@ def test_lines_say_what_became_of_a_document() -> None:
         (RecordOutcome.TRAINED, (1,), tuple(range(25)), ()), (RecordOutcome.HELD_OUT, (), (), ()), (RecordOutcome.NOT_REACHED, (1,), (), ()),
         (RecordOutcome.NOT_IN_MIXTURE, (), (), ()), (RecordOutcome.KEPT, (), (), ()), (RecordOutcome.TRAINED, (), (), (7,)),
     ]  # fmt: skip
-    documents = tuple(SpanDocument(f"d{n}", "http://a/\x1b[2J", *fate) for n, fate in enumerate(fates))
-    lines = span_lines([TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, {TextKind.DOCUMENT: 5678}, documents)], 6)
+    documents = tuple(SpanDocument(f"d{n}", "http://a/\x1b[2J", outcome, "pretrain", *fate) for n, (outcome, *fate) in enumerate(fates))
+    span = TextSpan("a" * SPAN_SHOWN + "\nend", 0, 1, 1234, 5678, {TextKind.DOCUMENT: 5678}, documents)
+    own = tuple(SearchedTexts(kind, "", "") for kind in TextKind)
+    first, *lines = span_lines(TracedText(own[:1], {}, (span,)), "pretrain-1", 6)
+    assert first == "Searched: the documents that pretrain-1 was made from."
     assert lines[0].startswith('"aaa') and lines[0].endswith('aaa\\nend"') and "[cut]" in lines[0]
     assert lines[1] == "  1,234 words, 5,678 times in the documents" and lines[2] == "  d0  http://a/\\x1b[2J"
     assert lines[3].endswith("18, 19 and 5 more; --json names all")
-    assert span_lines([], 9) == ["No 9 words of it in a row are in the texts of the index."]
+    for number, texts in enumerate(("documents", "documents and conversations", "documents, conversations and preference pairs"), start=1):
+        assert span_lines(TracedText(own[:number], {}, ()), "sft-2", 9) == [
+            f"No 9 words of it in a row are in the {texts} that sft-2 was made from."
+        ]
     assert [line.strip() for line in lines[5::2]] == [
         "held out for validation", "in the mixture, but no step trained it", "not in the mixture", "kept; no mixture is known",
         "sft steps 7",

@@ -1,6 +1,7 @@
-"""Finds the index of the texts that a start of `loam trace` was made from, and opens its pieces.
+"""Finds the indexes of the texts that a start of `loam trace` was made from, and opens their pieces.
 
-Guarantee: read-only. Only an index with all these documents, conversations and pairs is opened. Texts of the index that the start was not
+Guarantee: read-only. Each kind of text is searched in the newest index that holds the start's texts of that kind, so two kinds can come from
+two indexes. A kind that the start learned from and that is not searched is named with the reason. Texts of an index that the start was not
 made from are not searched: a pretrained checkpoint has no conversations.
 Cost: a few queries of the index; the files of the pieces are mapped, not read.
 """
@@ -8,7 +9,8 @@ Cost: a few queries of the index; the files of the pieces are mapped, not read.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,10 +27,44 @@ INDEX_VERSION = 3
 has documents alone."""
 TABLES: Mapping[TextKind, str] = {TextKind.CONVERSATION: "conversations", TextKind.PREFERENCE_PAIR: "preferences"}
 """Kind -> node, which is also the name of its table and of its view."""
+LEARNING: Mapping[TextKind, Sequence[str]] = {
+    TextKind.DOCUMENT: ("encode", "mix", "pretrain", "sft", "dpo"),
+    TextKind.CONVERSATION: ("sft", "dpo"),
+    TextKind.PREFERENCE_PAIR: ("dpo",),
+}
+"""Kind -> the nodes from the reader of its texts to the last model that learned from them. Only through them does a start lead to its texts."""
+
+
+@dataclass(frozen=True)
+class SearchedTexts:
+    """The texts of one kind that are searched.
+
+    Attributes:
+        kind: the kind.
+        artifact: the artifact that holds the texts, "<node>/<folder>"; it can be gone from this home.
+        index: the artifact of the index.
+    """
+
+    kind: TextKind
+    artifact: str
+    index: str
+
+
+@dataclass(frozen=True)
+class StartTexts:
+    """Which texts of a start are searched.
+
+    Attributes:
+        searched: the kinds that are searched, at least one, in the order of TextKind.
+        not_searched: kind that is not searched, though the start learned from such texts -> why.
+    """
+
+    searched: tuple[SearchedTexts, ...]
+    not_searched: Mapping[TextKind, str]
 
 
 class _Index(NamedTuple):
-    """An index: its artifact, the version of the stage, its number, and which of the wanted artifacts' texts it holds."""
+    """An index: its artifact, the version of the stage, the number of its alias, and which of the wanted artifacts' texts it holds."""
 
     artifact: str
     version: int
@@ -36,84 +72,121 @@ class _Index(NamedTuple):
     holds: Sequence[str]
 
 
-def texts_of(ask: database.QueryFunction, of: Start) -> dict[TextKind, str]:
-    """Returns the artifacts of the texts that a start was made from, also those that are not in this home.
+class _Made(NamedTuple):
+    """Of what texts a start was made. artifacts: kind -> artifact, also one that is not in this home; unknown: kind -> why it is not known."""
 
-    Args:
-        ask: runs a query on one connection to the index.
-        of: the start of the answer.
-
-    Returns:
-        Kind -> id of the artifact, in the order of TextKind, without the kinds of which the start has none.
-    """
-    gone = {name.partition("/")[0]: name for name in of.gone}
-    examples = {kind: of.of.get((node, node), gone.get(node, "")).strip("/") for kind, node in TABLES.items()}
-    found = {TextKind.DOCUMENT: _documents(ask, of), **examples}
-    return {kind: artifact for kind, artifact in found.items() if artifact}
+    artifacts: Mapping[TextKind, str]
+    unknown: Mapping[TextKind, str]
 
 
-def index_folder(home: Path, of: Start) -> Path:
-    """Returns the folder of the newest index of the texts that a start was made from.
+def texts_of(home: Path, of: Start) -> StartTexts:
+    """Finds an index for each kind of text that a start was made from.
 
     Args:
         home: the home folder.
         of: the start of the answer.
 
+    Returns:
+        The kinds that are searched, each with the newest index of its texts, and those that are not.
+
     Raises:
-        RecipeError: there are no texts, or they have no index, or only one that lacks some of them or that an older version of the stage built.
+        RecipeError: no kind is searched: the texts are not known, or they have no index, or only one of an older version of the stage.
     """
-    wanted = list(database.with_connection(home, lambda ask: texts_of(ask, of)).values())
-    held = _indexes(home, wanted)
-    if not held:
-        raise RecipeError(
-            f"The texts that {of.alias} was made from have no index.",
-            where=f"{', '.join(wanted) or of.artifact} of {home}",
-            do="Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`.",
-        )
-    newest = max(held, key=lambda one: (len(one.holds), one.version, one.number))
-    folder = home / "artifacts" / newest.artifact
-    if newest.version < INDEX_VERSION:
-        what = f"The index of the texts that {of.alias} was made from was built by an older version."
-        raise RecipeError(what, where=str(folder), do="Run `loam stage text_index RECIPE`.")
-    if lacks := [name for name in wanted if name not in newest.holds]:
-        raise RecipeError(
-            f"No index holds all texts that {of.alias} was made from; the newest lacks those of {', '.join(lacks)}.",
-            where=str(folder),
-            do=f"Run `loam stage text_index RECIPE` with the recipe of {of.run or of.alias}, or start from a checkpoint before it with --checkpoint.",
-        )
-    return folder
+    made = database.with_connection(home, lambda ask: _made_from(ask, of))
+    held = _indexes(home, list(made.artifacts.values()))
+    searched, not_searched, older = [], dict(made.unknown), ""
+    for kind, artifact in made.artifacts.items():
+        own = [one for one in held if artifact in one.holds]
+        newest = max(own, key=lambda one: (one.version, one.number), default=None)
+        if newest and newest.version >= INDEX_VERSION:
+            searched.append(SearchedTexts(kind, artifact, newest.artifact))
+            continue
+        older = older or (newest.artifact if newest else "")
+        why = f"their index {newest.artifact} was built by an older version" if newest else f"no index holds {artifact}"
+        not_searched[kind] = f"{why}; run `{_command(home, artifact)}`"
+    if not searched:
+        what, where, do = _refusal(home, of, made, older)
+        raise RecipeError(what, where=where, do=do)
+    return StartTexts(tuple(searched), {kind: not_searched[kind] for kind in TextKind if kind in not_searched})
 
 
-def open_pieces(index: Path, kinds: Iterable[TextKind]) -> list[list[TextPiece]]:
-    """Opens the pieces of an index.
+def open_pieces(home: Path, texts: SearchedTexts) -> list[TextPiece]:
+    """Opens the pieces of an index that hold the texts of one kind.
 
     Args:
-        index: its folder.
-        kinds: the kinds of texts to open.
+        home: the home folder.
+        texts: the kind, and its index.
 
     Returns:
-        The pieces of each kind.
+        The pieces.
 
     Raises:
         RecipeError: a file is missing or has another size.
     """
     from stages.text.match.suffix_array import open_piece
 
-    problem, found = "", []
+    index, problem, pieces = home / "artifacts" / texts.index, "", []
     try:
-        described = json.loads((index / "text_index.json").read_text(encoding="utf-8"))
-        for kind in kinds:
-            pieces = [open_piece(index / "pieces" / kind / f"{number:05d}") for number in range(described[kind]["pieces"])]
-            if (there := sum(len(piece.order) for piece in pieces)) != described[kind]["words"]:
-                problem = f"it has {there:,} of {described[kind]['words']:,} words"
-            found.append(pieces)
+        described = json.loads((index / "text_index.json").read_text(encoding="utf-8"))[texts.kind]
+        pieces = [open_piece(index / "pieces" / texts.kind / f"{number:05d}") for number in range(described["pieces"])]
+        if (there := sum(len(piece.order) for piece in pieces)) != described["words"]:
+            problem = f"it has {there:,} of {described['words']:,} words"
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = str(error)
     if problem:
         raise RecipeError(
             f"The index of the text is damaged: {problem}.", where=str(index), do="Run `loam stage text_index RECIPE --force`."
         )
-    return found
+    return pieces
+
+
+def _made_from(ask: database.QueryFunction, of: Start) -> _Made:
+    """Returns of what texts a start was made. A kind that it did not learn from is in neither of the two."""
+    gone = {name.partition("/")[0]: name for name in of.gone}
+    examples = {kind: of.of.get((node, node), gone.get(node, "")).strip("/") for kind, node in TABLES.items()}
+    found = {TextKind.DOCUMENT: _documents(ask, of), **examples}
+    cut = {kind: why for kind, artifact in found.items() if not artifact and (why := _cut(ask, of, gone, LEARNING[kind]))}
+    return _Made({kind: artifact for kind, artifact in found.items() if artifact}, cut)
+
+
+def _cut(ask: database.QueryFunction, of: Start, gone: Mapping[str, str], nodes: Sequence[str]) -> str:
+    """Returns where the lineage from a start to its texts ends; empty if the start did not learn from such texts.
+
+    Args:
+        ask: runs a query on one connection to the index.
+        of: the start of the answer.
+        gone: node -> its artifact that is not in this home.
+        nodes: the nodes between the texts and the start, those next to the texts first.
+    """
+    for node in nodes:
+        if node in gone:
+            return f"{gone[node]} is not in this home"
+    there = {node: path.strip("/") for (node, _), path in of.of.items()} | {of.node: of.artifact}
+    for node in nodes:
+        if node in there and not ask("SELECT 1 FROM edge WHERE child = ? AND input LIMIT 1", [there[node]])[1]:
+            return f"the inputs of {there[node]} are not recorded"
+    return ""
+
+
+def _refusal(home: Path, of: Start, made: _Made, older: str) -> tuple[str, str, str]:
+    """Returns why nothing is searched, where, and what to do. older: an index that an older version built; empty if there is none."""
+    texts = f"that {of.alias} was made from"
+    if older:
+        what = f"The index of the texts {texts} was built by an older version."
+        return what, str(home / "artifacts" / older), "Run `loam stage text_index RECIPE`."
+    if made.unknown and not made.artifacts:
+        what = f"The texts {texts} are not known: {'; '.join(dict.fromkeys(made.unknown.values()))}."
+        return what, str(home), "Name another start with --checkpoint or --run."
+    where = f"{', '.join(made.artifacts.values()) or of.artifact} of {home}"
+    do = "Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`."
+    return f"The texts {texts} have no index.", where, do
+
+
+def _command(home: Path, artifact: str) -> str:
+    """Returns the command that builds an index of an artifact's texts. Its recipe is that of the newest run with the artifact, if there is one."""
+    sql = "SELECT alias FROM node_run JOIN run USING (run_id) WHERE artifact_id = ? ORDER BY seq DESC LIMIT 1"
+    found = database.query(home, sql, [artifact])[1]
+    return f"loam stage text_index {found[0][0] if found else 'RECIPE'} --set text_index.piece_mib=256"
 
 
 def _indexes(home: Path, wanted: Sequence[str]) -> list[_Index]:
@@ -123,8 +196,8 @@ def _indexes(home: Path, wanted: Sequence[str]) -> list[_Index]:
     for name, other in database.query(home, sql, [list(wanted)])[1]:
         equal[name].add(other)
     sql = (
-        "SELECT child, any_value(version), any_value(number), list(parent) FROM edge JOIN artifact ON artifact_id = child "
-        "WHERE kind = 'text_index' GROUP BY child"
+        "SELECT child, version, coalesce(try_cast(regexp_extract(alias, '[0-9]+$') AS BIGINT), 0), list(parent) "
+        "FROM edge JOIN artifact ON artifact_id = child WHERE kind = 'text_index' GROUP BY ALL"
     )
     found = []
     for child, version, number, parents in database.query(home, sql)[1]:

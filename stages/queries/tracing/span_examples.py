@@ -35,7 +35,7 @@ class SpanExample:
 
     Attributes:
         source: the file or documentation that it is from; None if its table is not in this home.
-        held_out: whether it is of the split for validation.
+        held_out: whether it is of the split for validation; False if its table is not in this home.
         texts: role and text of its messages, or of the answers of a pair.
         dropped: whether training left it out.
         parts: the parts of the training data that it is in.
@@ -57,7 +57,7 @@ class SpanExample:
             return RecordOutcome.DROPPED
         if self.steps:
             return RecordOutcome.TRAINED
-        if self.held_out:
+        if self.held_out or self.parts == {"validation"}:
             return RecordOutcome.HELD_OUT
         if self.parts:
             return RecordOutcome.NOT_REACHED
@@ -87,14 +87,17 @@ def span_examples(ask: QueryFunction, of: Start, kind: TextKind, doc_ids: Iterab
     wanted, node, table, columns = sorted(map(str, doc_ids)), TRAINED_BY[kind], TABLES[kind], TEXT_COLUMNS[kind]
     if not wanted:
         return {}
+    from stages.lm.data.replayed_sequences import OWN_FILES
+
     rows: dict[str, list[str]] = {}
     if file := of.of.get((table, table)):
         sql = f"SELECT doc_id::VARCHAR, source, split, {', '.join(columns)} FROM {table} WHERE contains(file, ?) AND {_NAMED}"
         rows = {doc_id: row for doc_id, *row in ask(sql, [file, wanted])[1]}
     segments: dict[str, set[tuple[str, int]]] = {}
     if file := of.sequences(node):
-        sql = f"SELECT DISTINCT doc_id::VARCHAR, part, sequence FROM sequence_spans WHERE contains(file, ?) AND {_NAMED}"
-        for doc_id, part, sequence in ask(sql, [file, wanted])[1]:
+        # sft's table also has the segments that it replays, and a document can have the doc_id of a conversation
+        sql = f"SELECT DISTINCT doc_id::VARCHAR, part, sequence FROM sequence_spans WHERE contains(file, ?) AND {_NAMED} AND shard < ?"
+        for doc_id, part, sequence in ask(sql, [file, wanted, OWN_FILES])[1]:
             segments.setdefault(doc_id, set()).add((part, sequence))
     trained = {doc_id: sorted(sequence for part, sequence in own if part == "train") for doc_id, own in segments.items()}
     steps = steps_by_sequence(ask, of, node, {sequence for own in trained.values() for sequence in own})

@@ -13,7 +13,7 @@ from stages.core.contract.printable import one_line
 from stages.queries.tracing.drop_evidence import Copy
 from stages.queries.tracing.rule_thresholds import Measured
 from stages.queries.tracing.span_examples import TRAINED_BY
-from stages.queries.tracing.trace_text import REPLAYS, SpanDocument, TextSpan
+from stages.queries.tracing.trace_text import REPLAYS, SpanDocument, TextSpan, TracedText
 from stages.queries.tracing.traced import RecordOutcome, TracedDocument, TracedVerdict
 from stages.text.match.example_texts import TextKind
 
@@ -45,11 +45,28 @@ def document_lines(document: TracedDocument) -> list[str]:
     return [one_line(line) for line in _lines(document)]
 
 
-def span_lines(spans: Sequence[TextSpan], min_words: int) -> list[str]:
-    """Returns the lines of text about the spans of `trace_text`. min_words: the shortest span that was looked for."""
-    if not spans:
-        return [f"No {min_words} words of it in a row are in the texts of the index."]
-    return [one_line(line) for span in spans for line in _span(span)]
+def span_lines(found: TracedText, alias: str, min_words: int) -> list[str]:
+    """Returns the lines of text about an answer of `trace_text`.
+
+    Args:
+        found: the answer.
+        alias: the alias of its start.
+        min_words: the shortest span that was looked for.
+    """
+    texts = f"the {kinds_named(found)} that {alias} was made from"
+    first = f"Searched: {texts}." if found.spans else f"No {min_words} words of it in a row are in {texts}."
+    return [one_line(line) for line in (first, *not_searched_lines(found), *(line for span in found.spans for line in _span(span)))]
+
+
+def kinds_named(found: TracedText) -> str:
+    """Returns the kinds of texts that were searched: "documents, conversations and preference pairs"."""
+    names = [f"{KINDS[one.kind]}s" for one in found.searched]
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def not_searched_lines(found: TracedText) -> list[str]:
+    """Returns a sentence for each kind of texts that was not searched, with the reason."""
+    return [f"{KINDS[kind].capitalize()}s were not searched: {why}." for kind, why in found.not_searched.items()]
 
 
 def _span(span: TextSpan) -> Iterator[str]:

@@ -2,9 +2,9 @@
 
 The chain is span -> documents (the index of node text_index) -> tokens -> segments of sequences -> steps; a conversation or a pair is
 looked up as a whole (stages/queries/tracing/span_examples.py). Any program may call `trace_text`; `loam trace --text` prints its answer.
-Guarantee: read-only. Counts are exact over all documents of decontaminate, conversations and pairs that the start was made from, held out or
-not. A step of a document is named if it trained a segment with at least one token of the span. Steps of a continued checkpoint are left out
-where it trained the document with a text of another size.
+Guarantee: read-only. Counts are exact over the documents of decontaminate, the conversations and the pairs that the start was made from, held
+out or not; a kind of them that is not searched is named with the reason. A step of a document is named if it trained a segment with at least
+one token of the span. Steps of a continued checkpoint are left out where it trained the document with a text of another size.
 Cost: milliseconds for the search (stages/text/match/verbatim.py); some ten queries of the index for all answers together. A text that
 repeats itself, against documents that repeat the same, takes time with the square of its length, so MAX_BYTES bounds it.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.document_rows import steps_by_sequence
-from stages.queries.tracing.indexed_texts import index_folder, open_pieces, texts_of
+from stages.queries.tracing.indexed_texts import SearchedTexts, open_pieces, texts_of
 from stages.queries.tracing.span_examples import TRAINED_BY, SpanExample, span_examples
 from stages.queries.tracing.trace import urls_in
 from stages.queries.tracing.trace_start import Start, first_step
@@ -53,8 +53,8 @@ class SpanDocument:
         doc_id: the document, conversation or pair.
         url: its URL; None if none is recorded.
         outcome: what became of the span there: as for a record, but of a document only the tokens of one occurrence count.
-        sequences: the training sequences of pretrain with tokens of the span, of one occurrence; of a conversation or pair, all its sequences
-            of sft or dpo.
+        sequences_of: the node that numbers the sequences: pretrain, sft or dpo.
+        sequences: its training sequences with tokens of the span, of one occurrence; of a conversation or pair, all that have a part of it.
         steps: the pretraining steps that trained them, in order.
         tuned: the steps of sft that trained the span again, in order; of a conversation or pair, the steps of sft or dpo that trained it.
         kind: which of the three it is.
@@ -65,6 +65,7 @@ class SpanDocument:
     doc_id: str
     url: str | None
     outcome: RecordOutcome
+    sequences_of: str
     sequences: tuple[int, ...]
     steps: tuple[int, ...]
     tuned: tuple[int, ...]
@@ -96,6 +97,21 @@ class TextSpan:
     documents: tuple[SpanDocument, ...]
 
 
+@dataclass(frozen=True)
+class TracedText:
+    """The answer about a text.
+
+    Attributes:
+        searched: the kinds of texts that were searched, with their indexes.
+        not_searched: kind that was not searched, though the start learned from such texts -> why.
+        spans: the spans that no longer one contains, in the order of the text. They can overlap.
+    """
+
+    searched: tuple[SearchedTexts, ...]
+    not_searched: Mapping[TextKind, str]
+    spans: tuple[TextSpan, ...]
+
+
 class _Trained(NamedTuple):
     """What became of an occurrence: the parts of the mixture that it is in, its training sequences, their steps, and those of sft."""
 
@@ -124,7 +140,7 @@ class _Tokens(NamedTuple):
     size: int
 
 
-def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int = DOCUMENTS) -> list[TextSpan]:
+def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int = DOCUMENTS) -> TracedText:
     """Finds the longest spans of a text in the documents, conversations and pairs that a start was made from.
 
     Args:
@@ -135,10 +151,10 @@ def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int 
         documents: most documents per span; also conversations, and pairs.
 
     Returns:
-        The spans that no longer one contains, in the order of the text. They can overlap.
+        The spans, and which kinds of texts were searched.
 
     Raises:
-        RecipeError: the text is too long, or the texts have no index, or one that is damaged or of an older version.
+        RecipeError: the text is too long, an index is damaged, or no kind has an index of this version of the stage.
     """
     query = text.encode("utf-8", "surrogatepass")
     if len(query) > MAX_BYTES:
@@ -147,9 +163,11 @@ def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int 
         )
     from stages.text.match.verbatim import longest_spans
 
-    kinds = list(database.with_connection(home, lambda ask: texts_of(ask, of)))
-    found = longest_spans(open_pieces(index_folder(home, of), kinds), query, min_words, documents)
-    return database.with_connection(home, lambda ask: _answered(ask, home, of, query, found, kinds))
+    texts = texts_of(home, of)
+    found = longest_spans([open_pieces(home, one) for one in texts.searched], query, min_words, documents)
+    kinds = [one.kind for one in texts.searched]
+    spans = database.with_connection(home, lambda ask: _answered(ask, home, of, query, found, kinds))
+    return TracedText(texts.searched, texts.not_searched, tuple(spans))
 
 
 def _answered(
@@ -184,14 +202,15 @@ def _documents(
     for (one, _), became in zip(occurrences, trained, strict=True):
         outcome = became.outcome(bool(of.sequences("pretrain")))
         sequences, steps, tuned = (tuple(sorted(own)) for own in (became.sequences, became.steps, became.tuned))
-        found.append(SpanDocument(str(one.doc_id), urls.get(str(one.doc_id)), outcome, sequences, steps, tuned))
+        found.append(SpanDocument(str(one.doc_id), urls.get(str(one.doc_id)), outcome, "pretrain", sequences, steps, tuned))
     return found
 
 
 def _example(of: Start, kind: TextKind, found: SpanExample, place: Occurrence, span: bytes) -> SpanDocument:
     """Returns what became of a conversation or a pair with a span."""
-    outcome = found.outcome(bool(of.sequences(TRAINED_BY[kind])))
-    return SpanDocument(str(place.doc_id), None, outcome, found.sequences, (), found.steps, kind, found.source, found.role(place, span))
+    node = TRAINED_BY[kind]
+    outcome, role = found.outcome(bool(of.sequences(node))), found.role(place, span)
+    return SpanDocument(str(place.doc_id), None, outcome, node, found.sequences, (), found.steps, kind, found.source, role)
 
 
 def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]]) -> list[_Trained]:
