@@ -48,6 +48,7 @@ class Prepared:
         token_bytes: The result of `training_texts.token_bytes_file`; empty records no bits per byte.
         sampler: The prompts that the model continues; None for none.
         trunk: The checkpoint that the training continues, or None.
+        embedding_std: Standard deviation of the initial embedding; None: 1/sqrt(hidden_size).
     """
 
     model: ModelConfig
@@ -60,6 +61,7 @@ class Prepared:
     token_bytes: str = ""
     sampler: Sampler | None = None
     trunk: Trunk | None = None
+    embedding_std: float | None = None
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         ctx.log(f"continues {trunk.name} after step {trunk.step:,} of {run.steps:,}; the order of sequences {sequences}")
     job = RankJob(
         model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=seed,
-        scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
+        embedding_std=data.embedding_std, scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
         earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
         samples=data.sampler.job if data.sampler else None,

@@ -55,6 +55,15 @@ def test_the_spread_of_initial_values() -> None:
         ), name
 
 
+def test_the_spread_of_an_embedding_can_be_given() -> None:
+    """The other parameters stay as they are, and so does the draw of the embedding."""
+    config = ModelConfig(**LEGEND)
+    for name, param in Llama(config).named_parameters():
+        first, second = (initial_value(name, tuple(param.shape), config, 3, std) for std in (None, 1.5))
+        expected = first * 1.5 * param.shape[-1] ** 0.5 if name == "embedding.weight" else first
+        assert torch.allclose(second, expected, rtol=1e-6, atol=0), name
+
+
 @pytest.mark.parametrize("tied", [False, True])
 def test_initial_values_are_a_function_of_seed_and_name(tied: bool) -> None:
     config = ModelConfig(**LEGEND, tie_word_embeddings=tied, qk_norm=True)

@@ -60,7 +60,7 @@ SHAPE: dict[str, Any] = {
 SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}
 SAMPLED = {"sample_every_steps": 3, "sample_prompts": ["The fox", "A"], "sample_tokens": 5}
 OTHER: dict[str, dict[str, Any]] = {
-    "pretrain": TRAINING | SHAPE | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25},
+    "pretrain": TRAINING | SHAPE | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25, "embedding_std": 0.5},
     "sft": TRAINING | SAMPLES | {"loss.name": "next_token", "loss.z_loss": 0.25},
     "dpo": TRAINING | {"loss.name": "dpo", "loss.beta": 0.7},
     "reference": {"precision": "bf16", "max_pairs": 5},
@@ -182,6 +182,8 @@ def test_a_setting_reaches_its_field_and_no_other(
         steps = STEPS.get(setting, 3 * (job.ranges[0].sequences // 8))
         expected = {"steps": steps, "settings.budget.steps": None, f"settings.{setting}": value}
         assert different == {name: value for name, value in expected.items() if value != before[name]}, unit
+    elif setting == "embedding_std":
+        assert different == {setting: value}
     elif setting == "seed":
         assert different == {"seed": value, "settings.seed": value}, "and not the recipe's"
     elif setting.endswith(".name") and value == before[f"settings.{setting}"]:
@@ -271,3 +273,9 @@ def test_every_setting_of_the_export(chain: Chain, tmp_path: Path) -> None:
     export.STAGE.run(export.ExportConfig(dtype="bfloat16", tolerance=0.2), inputs, tmp_path / "low", context("export@dpo", tmp_path))
     with safe_open(tmp_path / "low" / "model.safetensors", "pt") as file:
         assert {str(file.get_tensor(name).dtype) for name in file.keys()} == {"torch.bfloat16"}  # noqa: SIM118
+
+
+def test_the_spread_of_a_table_that_is_the_head_too_is_refused() -> None:
+    tied = {**PRETRAIN, "model": {**MODEL, "tie_word_embeddings": True}}
+    with pytest.raises(ValueError, match="embedding_std is for an embedding that is not the output head too: remove it, or set model.tie"):
+        pretrain.PretrainConfig.model_validate({**tied, "embedding_std": 1.0})

@@ -192,7 +192,7 @@ def whole_sequences(tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
     return positions_L.expand(sequences, length), bounds
 
 
-def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int) -> Tensor:
+def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int, embedding_std: float | None = None) -> Tensor:
     """Returns the fp32 initial value of parameter `name`.
 
     Norms are ones. All other parameters are normal with std 1/sqrt(fan-in). Matrices that write to the residual stream are also divided by
@@ -206,12 +206,13 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
         shape: Its full shape; the last dimension is the fan-in.
         config: Shape of the model.
         seed: Seed of the recipe.
+        embedding_std: Standard deviation of the embedding; None: as for all other parameters.
 
     Source: LeCun et al. 1998 for 1/sqrt(fan-in), GPT-2 for the residual scaling.
     """
     if "norm" in name:
         return torch.ones(shape)
-    std = shape[-1] ** -0.5
+    std = embedding_std if embedding_std and name.startswith("embedding.") else shape[-1] ** -0.5
     if name.endswith(("out.weight", "down.weight")):
         std /= (2 * config.num_hidden_layers) ** 0.5
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()

@@ -89,6 +89,7 @@ class RankJob:
         train: The sequences to train on or to score.
         machine: Ranks, device and batch sizes.
         seed: Seed of initial weights and order.
+        embedding_std: Standard deviation of the initial embedding; None: 1/sqrt(hidden_size).
         scratch: Folder of snapshots, events and metrics.
         out: Folder in which the final `checkpoint/` is written.
         ranges: The ranges of `train`, in the order of training.
@@ -115,6 +116,7 @@ class RankJob:
     out: str = field(metadata=OBSERVING)
     ranges: tuple[SequenceRange, ...] = field(default=(), metadata=DECIDING)
     validation: SequenceFiles | None = field(default=None, metadata=OBSERVING)
+    embedding_std: float | None = field(default=None, metadata=DECIDING)
     init_from: str = field(default="", metadata=OBSERVING)
     earlier: str = field(default="", metadata=OBSERVING)
     continuation: StartingPoint = field(default=StartingPoint(), metadata=DECIDING)

@@ -47,7 +47,7 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
             assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick), fresh)
         else:
             shapes = {name: full_shape(param) for name, param in engine.named.items()}
-            values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed))
+            values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed, job.embedding_std))
             assign(engine, _ticking(values, tick), fresh)
     return found[1].step if found else job.continuation.step
 

@@ -32,7 +32,7 @@ from tests.lm import made, plain
 
 SEQUENCES = 21
 OTHER: dict[str, Any] = {
-    "seed": 6, "ranges": (SequenceRange(1, SEQUENCES - 1, 32),), "steps": 5, "validation": None,
+    "seed": 6, "embedding_std": 0.5, "ranges": (SequenceRange(1, SEQUENCES - 1, 32),), "steps": 5, "validation": None,
     "settings.loss.name": DpoLoss(beta=0.3), "settings.loss.beta": 0.4, "settings.global_batch_size": 4, "settings.learning_rate": 4e-3,
     "settings.batch_ramp": (BatchRampStep(steps=2, global_batch_size=4),),
     "settings.min_lr_frac": 0.3, "settings.warmup_steps": 1, "settings.eval_every_steps": 3, "settings.max_validation_sequences": 2,
