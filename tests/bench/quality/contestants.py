@@ -5,10 +5,14 @@ FLOP of training: those of the model as stages/lm/model/flops.py counts them (at
 matrix products.
 
 What was tried for "loam, Muon", bits per byte after 1.5 M tokens, seed 1, 2026-11-23 (one seed each, so differences below about .01 say little):
-learning rate .02 1.680, .04 1.665, .06 1.675. At .04: rate of embedding, head and norms .15 of it instead of .3 1.690; that of embedding and
-norms alone .9 of it 1.657 (no setting has it); matrices that write to the residual stream begin at 0 1.674; NorMuon's second moment, polar
-express and cautious decay together 1.677 (not built); 8 sequences per step instead of 16 1.644, with 15 % more FLOPs, because Muon makes twice
-the steps.
+- Embedding of std 1/sqrt(width), no QK-norm, embedding, head and norms at .3 of the rate of the matrices: learning rate .02 1.680, .04 1.665,
+  .06 1.675. At .04: .15 instead of .3 1.690; embedding and norms at .9 1.657, at 2.5 1.655; matrices that write to the residual stream begin at
+  0 1.674; NorMuon's second moment, polar express and cautious decay together 1.677 (not built); 8 sequences per step instead of 16 1.644, with
+  15 % more FLOPs, because Muon makes twice the steps, and with three Newton-Schulz steps 1.662; QK-norm 1.661.
+- With QK-norm and the embedding at the rate of the matrices 1.642 (1.488 after 3.0 M tokens), with weight decay .02 instead of .1 1.653.
+- With QK-norm and an embedding of std 1 at ten times the rate of the matrices 1.576: the settings below. With a head that begins near 0, matrices
+  that write to the residual stream at 0 and a constant rate for 35 % of the steps 1.574.
+nanochat has 1.545 (1.414 after 3.0 M tokens), without value embeddings, smear, backout and the skip of the first embedding 1.578.
 """
 
 from __future__ import annotations
@@ -79,8 +83,8 @@ class Contestant:
 
 ADAMW = {"optimizer": {"name": "adamw"}, "learning_rate": 3e-3, "warmup_steps": 40, "min_lr_frac": 0.05, "schedule": {"name": "cosine"}}
 MUON = {
-    "optimizer": {"name": "muon", "newton_schulz_precision": "bf16"}, "learning_rate": 0.04, "warmup_steps": 40, "min_lr_frac": 0.05,
-    "schedule": {"name": "linear"},
+    "model": {"qk_norm": True}, "embedding_std": 1.0, "learning_rate": 0.04, "warmup_steps": 40, "min_lr_frac": 0.05,
+    "optimizer": {"name": "muon", "newton_schulz_precision": "bf16", "embedding_learning_rate_ratio": 10.0}, "schedule": {"name": "linear"},
 }  # fmt: skip
 
 
@@ -109,7 +113,7 @@ def loam(settings: dict[str, Any], about: str) -> Contestant:
 def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
     """The job of one rank. `trial.changes` win over the settings; names that begin with model. change the shape."""
     section: dict[str, Any] = json.loads(json.dumps({"global_batch_size": BATCH_TOKENS // CONTEXT, **settings}))
-    shape = MODEL.to_json()
+    shape = MODEL.to_json() | section.pop("model", {})
     for name, value in trial.changes.items():
         target, keys = (shape, name.split(".")[1:]) if name.startswith("model.") else (section, name.split("."))
         if "hidden_size" in keys and target is shape:
@@ -117,6 +121,7 @@ def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
         for key in keys[:-1]:
             target = target.setdefault(key, {})
         target[keys[-1]] = value
+    embedding_std = section.pop("embedding_std", None)
     steps = trial.tokens // (section["global_batch_size"] * CONTEXT)
     train, validation = trial.corpus.sequences("train", 0), trial.corpus.sequences("validation", 1)
     sequences = len(np.load(validation.sequences)) - 1
@@ -126,7 +131,7 @@ def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
     )  # fmt: skip
     machine = Machine(ranks=1, device="cpu", micro_batch_size=section["global_batch_size"], eval_batch_size=16)
     return RankJob(
-        model=ModelConfig(**shape), settings=training, train=train, machine=machine, seed=trial.seed, scratch=str(trial.folder / "scratch"),
+        model=ModelConfig(**shape), settings=training, train=train, machine=machine, seed=trial.seed, embedding_std=embedding_std, scratch=str(trial.folder / "scratch"),
         out=str(trial.folder / "out"), ranges=(SequenceRange(0, len(np.load(train.sequences)) - 1, CONTEXT),), steps=steps,
         validation=validation,
     )  # fmt: skip
@@ -274,7 +279,9 @@ def nats_of(trial: Trial, model: nn.Module, logits_of: Callable[[Tensor], Tensor
 
 CONTESTANTS = {
     "loam, AdamW": loam(ADAMW, "AdamW as before: 3e-3, cosine to 5 %"),
-    "loam, Muon": loam(MUON, "Muon for the matrices of blocks at 0.04, AdamW for the rest; linear to 5 %"),
+    "loam, Muon": loam(
+        MUON, "Muon for the matrices of blocks at 0.04, AdamW for the rest; embedding of std 1, 10 times the rate; QK-norm; linear to 5 %"
+    ),
     "nanochat": Contestant(
         nanochat, "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"
     ),

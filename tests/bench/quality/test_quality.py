@@ -11,7 +11,17 @@ import pytest
 
 from stages.lm.data.reader import IGNORE, SequenceReader
 from tests.bench.quality import __main__ as bench
-from tests.bench.quality.contestants import CONTEXT, MODEL, Trial, job_of, kneser_ney, muon_flops, nanochat_momentum, nanochat_rate
+from tests.bench.quality.contestants import (
+    CONTESTANTS,
+    CONTEXT,
+    MODEL,
+    Trial,
+    job_of,
+    kneser_ney,
+    muon_flops,
+    nanochat_momentum,
+    nanochat_rate,
+)
 from tests.bench.quality.wikitext import Corpus, prepare
 from tests.made.real import VARIABLE
 
@@ -60,6 +70,8 @@ def test_a_change_reaches_settings_and_shape(corpus: Corpus, tmp_path: Path) -> 
     changes = {"optimizer.momentum": 0.9, "model.hidden_size": 128, "global_batch_size": 8, "warmup_steps": 1}
     job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, changes), {"optimizer": {"name": "muon"}, "learning_rate": 0.02})
     assert (job.training.optimizer.momentum, job.model.hidden_size, job.model.head_dim, job.steps) == (0.9, 128, 32, 2)
+    job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, {"embedding_std": 0.5, "warmup_steps": 0}), CONTESTANTS["loam, Muon"].settings)
+    assert job.model.qk_norm and job.embedding_std == 0.5 and job.model.hidden_size == 256
 
 
 def test_a_trigram_beats_a_uniform_model(corpus: Corpus, tmp_path: Path) -> None:
