@@ -124,7 +124,7 @@ def first_step(query: database.QueryFunction, of: Start, known: int | None) -> i
 
 
 class _Known(NamedTuple):
-    """An artifact in the index: its alias, its node, its number, and the run that built it."""
+    """An artifact in the index: its alias, its node, the number of its alias, and the run that built it."""
 
     alias: str
     node: str
@@ -188,7 +188,10 @@ def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
         distance |= dict.fromkeys(reached, len(distance))  # only the order of distances counts
         sql = "SELECT parent FROM edge WHERE input AND role <> $2 AND child IN (SELECT unnest($1::VARCHAR[]))"
         reached = {parent for (parent,) in query(sql, [list(reached), CONTINUED])[1]} - distance.keys()
-    sql = "SELECT artifact_id, alias, node, number, run_id FROM artifact WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
+    sql = (
+        "SELECT artifact_id, alias, node, coalesce(try_cast(regexp_extract(alias, '[0-9]+$') AS BIGINT), 0), run_id FROM artifact "
+        "WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
+    )  # not its running number, which a rebuild of the index changes
     known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}
     nearest: dict[str, str] = {}
     for name in sorted(known, key=lambda name: (distance[name], -known[name].number)):
