@@ -11,7 +11,8 @@ What was tried for "loam, Muon", bits per byte after 1.5 M tokens, seed 1, 2026-
   15 % more FLOPs, because Muon makes twice the steps, and with three Newton-Schulz steps 1.662; QK-norm 1.661.
 - With QK-norm and the embedding at the rate of the matrices 1.642 (1.488 after 3.0 M tokens), with weight decay .02 instead of .1 1.653.
 - With QK-norm and an embedding of std 1 at ten times the rate of the matrices 1.576: the settings below. With a head that begins near 0, matrices
-  that write to the residual stream at 0 and a constant rate for 35 % of the steps 1.574.
+  that write to the residual stream at 0 and a constant rate for 35 % of the steps 1.574; weight decay .3 1.595; the embedding at 25 times the
+  rate 1.586. AdamW with QK-norm and an embedding of std 1 has 1.722.
 nanochat has 1.545 (1.414 after 3.0 M tokens), without value embeddings, smear, backout and the skip of the first embedding 1.578.
 """
 
