@@ -201,13 +201,13 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
 def _type(annotation: Any, marks: Sequence[object] = ()) -> str:
     """Returns a type as words, with the limits that its marks state.
 
-    >>> _type(float, [Ge(0), Lt(1)]), _type(tuple[str, ...] | None)
-    ('number, at least 0, below 1', 'list of text or null')
+    >>> _type(float, [Ge(0), Lt(1)]), _type(tuple[str, ...] | None), _type(str | None, [MinLen(1)])
+    ('number, at least 0, below 1', 'list of text or null', 'text or null, at least 1 characters')
     """
     external = next((mark for mark in marks if isinstance(mark, External)), None)
     words = f"list of {EXTERNAL[external.form]}" if external and external.form in EXTERNAL else _plain_type(annotation)
     found = [f"{word} {_number(getattr(mark, name))}" for mark in marks for kind, name, word in LIMITS if isinstance(mark, kind)]
-    entries = "characters" if annotation is str else "entries"
+    entries = "characters" if annotation in (str, str | None) else "entries"
     found += [f"at least {mark.min_length} {entries}" for mark in marks if isinstance(mark, MinLen)]
     found += [f"at most {mark.max_length} {entries}" for mark in marks if isinstance(mark, MaxLen)]
     return ", ".join([words, *found])
