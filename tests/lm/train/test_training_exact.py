@@ -182,12 +182,13 @@ def test_the_fingerprint_is_the_digest_of_the_deciding_values_in_the_order_of_th
         job,
         ranges=(SequenceRange(2, 6, 16, (4, 2)),),
         data_identity="d",
+        embedding_std=0.5,
         seed=9,
         steps=3,
         settings=training(loss=DpoLoss(beta=0.3), global_batch_size=4, learning_rate=1e-3),
     )
     values = {
-        "data_identity": "d", "model": given.model.model_dump(mode="json"), "seed": 9,
+        "data_identity": "d", "embedding_std": 0.5, "model": given.model.model_dump(mode="json"), "seed": 9,
         "ranges": [{"seq_len": 16, "sequences": 6, "start_sequence": 2, "blocks": [4, 2]}],
         "settings": deciding(given.settings, TrainingSettings), "steps": 3,
         "continuation": {"step": 0, "order_start": 0, "rewarm_steps": 0, "rewarm_from": 0.0},
