@@ -156,8 +156,8 @@ def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceConten
     if len(asked.text) > MOST_CHARS:
         what = f"The text has {len(asked.text):,} characters; this page takes at most {MOST_CHARS:,}."
         raise RecipeError(what, do=f"Give a shorter part of it, or use `{command}`.")
-    texts_of(visit.home, of)
     if not asked.text.strip():
+        texts_of(visit.home, of)  # refuses what a text could not be searched in
         return asked
     found = trace_text(visit.home, of, asked.text, asked.min_words)
     return replace(

@@ -19,6 +19,7 @@ from stages.core.contract.errors import InputError, LoamError, VerificationError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import READY, NodeState
 from stages.core.index import database
+from stages.core.index.lookup import alias_number
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
 from stages.core.run.runner import find_cached
 from stages.core.store import key, manifest
@@ -213,6 +214,6 @@ def newest_folders(home: Path, node: str, others: Collection[str] = ()) -> list[
         return found
     newest = (
         "SELECT path FROM artifact a LEFT JOIN run USING (run_id) WHERE a.node = $1 "
-        "ORDER BY list_contains($3::VARCHAR[], artifact_id), seq DESC NULLS LAST, try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT $2"
+        f"ORDER BY list_contains($3::VARCHAR[], artifact_id), seq DESC NULLS LAST, {alias_number('a.alias')} DESC LIMIT $2"
     )
     return [home / row[0] for row in database.query(home, newest, [node, COMPARED, list(others)])[1]]

@@ -66,8 +66,16 @@ def latest_sql(home: Path, name: str) -> tuple[str, str]:
     return (
         f"SELECT a.number FROM artifact a LEFT JOIN run USING (run_id) WHERE {' OR '.join(conditions)} "
         "ORDER BY a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
-        "try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"  # by numbers, not by times
+        f"{alias_number('a.alias')} DESC LIMIT 1"  # by numbers, not by times
     ), wanted
+
+
+def alias_number(column: str) -> str:
+    """Returns the SQL expression of the number of an alias: 12 of "pretrain-12". NULL without one. column: the column with the alias.
+
+    A rebuild of the index does not change it, but can change the running number of an artifact.
+    """
+    return f"try_cast(regexp_extract({column}, '[0-9]+$') AS BIGINT)"
 
 
 def find_run(home: Path, name: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
+from stages.core.index.lookup import alias_number
 from stages.queries.tracing.trace_start import Start
 from stages.text.match.example_texts import TextKind
 
@@ -87,13 +88,20 @@ def texts_of(home: Path, of: Start) -> StartTexts:
         of: the start of the answer.
 
     Returns:
-        The kinds that are searched, each with the newest index of its texts, and those that are not.
+        The kinds that are searched, each with the newest index of its texts, and those that are not. If there is none to search (the texts are
+        not known, or they have no index, or only one of an older version of the stage), that is a RecipeError.
+    """
+    return database.with_connection(home, lambda ask: _texts(ask, home, of))
+
+
+def _texts(ask: database.QueryFunction, home: Path, of: Start) -> StartTexts:
+    """Returns the answer of `texts_of`.
 
     Raises:
-        RecipeError: no kind is searched: the texts are not known, or they have no index, or only one of an older version of the stage.
+        RecipeError: no kind is searched.
     """
-    made = database.with_connection(home, lambda ask: _made_from(ask, of))
-    held = _indexes(home, list(made.artifacts.values()))
+    made = _made_from(ask, of)
+    held = _indexes(ask, list(made.artifacts.values()))
     searched, not_searched, older = [], dict(made.unknown), ""
     for kind, artifact in made.artifacts.items():
         own = [one for one in held if artifact in one.holds]
@@ -103,7 +111,7 @@ def texts_of(home: Path, of: Start) -> StartTexts:
             continue
         older = older or (newest.artifact if newest else "")
         why = f"their index {newest.artifact} was built by an older version" if newest else f"no index holds {artifact}"
-        not_searched[kind] = f"{why}; run `{_command(home, artifact)}`"
+        not_searched[kind] = f"{why}; run `{_command(ask, artifact)}`"
     if not searched:
         what, where, do = _refusal(home, of, made, older)
         raise RecipeError(what, where=where, do=do)
@@ -182,25 +190,25 @@ def _refusal(home: Path, of: Start, made: _Made, older: str) -> tuple[str, str, 
     return f"The texts {texts} have no index.", where, do
 
 
-def _command(home: Path, artifact: str) -> str:
+def _command(ask: database.QueryFunction, artifact: str) -> str:
     """Returns the command that builds an index of an artifact's texts. Its recipe is that of the newest run with the artifact, if there is one."""
     sql = "SELECT alias FROM node_run JOIN run USING (run_id) WHERE artifact_id = ? ORDER BY seq DESC LIMIT 1"
-    found = database.query(home, sql, [artifact])[1]
+    found = ask(sql, [artifact])[1]
     return f"loam stage text_index {found[0][0] if found else 'RECIPE'} --set text_index.piece_mib=256"
 
 
-def _indexes(home: Path, wanted: Sequence[str]) -> list[_Index]:
+def _indexes(ask: database.QueryFunction, wanted: Sequence[str]) -> list[_Index]:
     """Returns the indexes that hold texts of some artifacts, or of others with the same content, which give an index the same key."""
     sql = "SELECT one.artifact_id, other.artifact_id FROM artifact one JOIN artifact other USING (node, digest) WHERE list_contains(?, one.artifact_id)"
     equal = {name: {name} for name in wanted}
-    for name, other in database.query(home, sql, [list(wanted)])[1]:
+    for name, other in ask(sql, [list(wanted)])[1]:
         equal[name].add(other)
     sql = (
-        "SELECT child, version, coalesce(try_cast(regexp_extract(alias, '[0-9]+$') AS BIGINT), 0), list(parent) "
+        f"SELECT child, version, coalesce({alias_number('alias')}, 0), list(parent) "
         "FROM edge JOIN artifact ON artifact_id = child WHERE kind = 'text_index' GROUP BY ALL"
     )
     found = []
-    for child, version, number, parents in database.query(home, sql)[1]:
+    for child, version, number, parents in ask(sql)[1]:
         if holds := [name for name in wanted if not equal[name].isdisjoint(parents)]:
             found.append(_Index(child, version, number, holds))
     return found

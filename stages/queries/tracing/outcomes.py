@@ -16,7 +16,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.document_rows import decided_by, in_files
 from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start, first_step
-from stages.queries.tracing.traced import OutcomeRow, RecordOutcome, TracedDocument
+from stages.queries.tracing.traced import OutcomeRow, RecordOutcome, TracedDocument, undropped_outcome
 
 
 class _Part(NamedTuple):
@@ -86,15 +86,10 @@ def outcome_of(of: Start, own: TracedDocument, steps: Sequence[int]) -> RecordOu
     """
     if any(verdict.verdict == "dropped" for verdict in own.verdicts):
         return RecordOutcome.DROPPED
-    if steps or any(tuned.steps for tuned in own.tuned):
-        return RecordOutcome.TRAINED
     parts = {span.part for one in (own.sequences, *(tuned.sequences for tuned in own.tuned)) for span in one}
-    if "validation" in parts:
-        return RecordOutcome.HELD_OUT
-    if parts:
-        return RecordOutcome.NOT_REACHED
     nodes = TUNING if any(verdict.node in DIALOGUES for verdict in own.verdicts) else ("pretrain",)
-    return RecordOutcome.NOT_IN_MIXTURE if any(of.sequences(node) for node in nodes) else RecordOutcome.KEPT
+    trained = bool(steps) or any(tuned.steps for tuned in own.tuned)
+    return undropped_outcome(parts, trained, known=any(of.sequences(node) for node in nodes))
 
 
 def _in_part(of: Start, part: str) -> _Part:

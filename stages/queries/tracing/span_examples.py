@@ -16,7 +16,7 @@ from stages.core.index.database import QueryFunction
 from stages.queries.tracing.document_rows import decided_by, in_files, steps_by_sequence
 from stages.queries.tracing.indexed_texts import TABLES
 from stages.queries.tracing.trace_start import Start
-from stages.queries.tracing.traced import RecordOutcome
+from stages.queries.tracing.traced import RecordOutcome, undropped_outcome
 from stages.text.match.example_texts import TEXT_COLUMNS, TextKind, example_texts
 
 if TYPE_CHECKING:
@@ -55,13 +55,7 @@ class SpanExample:
         """Returns the outcome. known: whether the sequences of a training on examples of this kind are known."""
         if self.dropped:
             return RecordOutcome.DROPPED
-        if self.steps:
-            return RecordOutcome.TRAINED
-        if self.held_out or self.parts == {"validation"}:
-            return RecordOutcome.HELD_OUT
-        if self.parts:
-            return RecordOutcome.NOT_REACHED
-        return RecordOutcome.NOT_IN_MIXTURE if known else RecordOutcome.KEPT
+        return undropped_outcome(self.parts | ({"validation"} if self.held_out else set()), bool(self.steps), known)
 
     def role(self, place: Occurrence, span: bytes) -> str | None:
         """Returns the role of the text that has a span at a place. Of several such texts, which all have it there, the first counts."""

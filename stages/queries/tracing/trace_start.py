@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database, lookup
+from stages.core.index.lookup import alias_number
 from stages.queries.tracing.traced import Origin
 
 PIPELINE = ("extract", "boilerplate", "filter", "dedup", "decontaminate")
@@ -143,7 +144,7 @@ def _newest(home: Path, nodes: Sequence[str], made: bool) -> str:
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
         "WHERE list_contains($1, a.node) AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
-        "ORDER BY coalesce(run.seq, 0) DESC, list_position($1, a.node), try_cast(regexp_extract(a.alias, '[0-9]+$') AS BIGINT) DESC LIMIT 1"
+        f"ORDER BY coalesce(run.seq, 0) DESC, list_position($1, a.node), {alias_number('a.alias')} DESC LIMIT 1"
     )
     found = database.query(home, sql, [list(nodes), made])[1]
     return str(found[0][0]) if found else ""
@@ -189,9 +190,9 @@ def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
         sql = "SELECT parent FROM edge WHERE input AND role <> $2 AND child IN (SELECT unnest($1::VARCHAR[]))"
         reached = {parent for (parent,) in query(sql, [list(reached), CONTINUED])[1]} - distance.keys()
     sql = (
-        "SELECT artifact_id, alias, node, coalesce(try_cast(regexp_extract(alias, '[0-9]+$') AS BIGINT), 0), run_id FROM artifact "
+        f"SELECT artifact_id, alias, node, coalesce({alias_number('alias')}, 0), run_id FROM artifact "
         "WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
-    )  # not its running number, which a rebuild of the index changes
+    )
     known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}
     nearest: dict[str, str] = {}
     for name in sorted(known, key=lambda name: (distance[name], -known[name].number)):

@@ -25,7 +25,7 @@ from stages.queries.tracing.indexed_texts import SearchedTexts, open_pieces, tex
 from stages.queries.tracing.span_examples import TRAINED_BY, SpanExample, span_examples
 from stages.queries.tracing.trace import urls_in
 from stages.queries.tracing.trace_start import Start, first_step
-from stages.queries.tracing.traced import RecordOutcome
+from stages.queries.tracing.traced import RecordOutcome, undropped_outcome
 from stages.text.match.example_texts import TextKind
 
 if TYPE_CHECKING:
@@ -122,13 +122,7 @@ class _Trained(NamedTuple):
 
     def outcome(self, known: bool) -> RecordOutcome:
         """Returns the outcome. known: whether a mixture is known."""
-        if self.steps or self.tuned:
-            return RecordOutcome.TRAINED
-        if "validation" in self.parts:
-            return RecordOutcome.HELD_OUT
-        if self.parts:
-            return RecordOutcome.NOT_REACHED
-        return RecordOutcome.NOT_IN_MIXTURE if known else RecordOutcome.KEPT
+        return undropped_outcome(self.parts, bool(self.steps or self.tuned), known)
 
 
 class _Tokens(NamedTuple):

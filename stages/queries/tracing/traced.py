@@ -5,6 +5,7 @@ Guarantee: the names of the fields are those of the JSON answer of `loam trace`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
@@ -74,6 +75,23 @@ class RecordOutcome(StrEnum):
     """The mixture took none of its tokens."""
     KEPT = "kept"
     """No stage dropped it, and no mixture or training is known."""
+
+
+def undropped_outcome(parts: Collection[str], trained: bool, known: bool) -> RecordOutcome:
+    """Returns the outcome of a record, or of a span in it, that no stage dropped.
+
+    Args:
+        parts: the parts of the training data that have it.
+        trained: whether a step saw it.
+        known: whether the sequences of a training on such records are known.
+    """
+    if trained:
+        return RecordOutcome.TRAINED
+    if "validation" in parts:
+        return RecordOutcome.HELD_OUT
+    if parts:
+        return RecordOutcome.NOT_REACHED
+    return RecordOutcome.NOT_IN_MIXTURE if known else RecordOutcome.KEPT
 
 
 class OutcomeRow(TypedDict):

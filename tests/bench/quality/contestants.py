@@ -13,7 +13,9 @@ What was tried for "loam, Muon", bits per byte after 1.5 M tokens, seed 1, 2026-
 - With QK-norm and an embedding of std 1 at ten times the rate of the matrices 1.576: the settings below. With a head that begins near 0, matrices
   that write to the residual stream at 0 and a constant rate for 35 % of the steps 1.574; weight decay .3 1.595; the embedding at 25 times the
   rate 1.586. AdamW with QK-norm and an embedding of std 1 has 1.722.
-nanochat has 1.545 (1.414 after 3.0 M tokens), without value embeddings, smear, backout and the skip of the first embedding 1.578.
+What no setting says (the first lines' rate of the norms too, matrices and head that begin near 0, NorMuon, parts of nanochat left out) was tried
+by changes of the code that were not kept. nanochat has 1.545 (1.414 after 3.0 M tokens), without value embeddings, smear, backout and the skip
+of the first embedding 1.578.
 """
 
 from __future__ import annotations
