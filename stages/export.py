@@ -3,7 +3,7 @@
 Guarantee: the stage loads the folder again with transformers, without network, and fails unless its logits equal those of the trained
 model within `tolerance`. AutoModelForCausalLM and AutoTokenizer load the folder.
 Cost: the weights twice in memory.
-Source: LlamaForCausalLM and Qwen3ForCausalLM of transformers.
+Source: LlamaForCausalLM, Qwen3ForCausalLM and Lfm2ForCausalLM of transformers.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ STAGE = Stage(
     unit="parameters",
     does="Hugging Face safetensors; refused unless the logits match",
     versions=(
-        "Llama or Qwen3 in safetensors, logits compared after loading again",
+        "Llama, Qwen3 or LFM2 in safetensors, logits compared after loading again",
         "scaling of RoPE and head_dim; logits compared over the whole context, with RoPE in fp32",
     ),
     distributions=("torch", "transformers", "safetensors", "tokenizers"),

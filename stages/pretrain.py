@@ -250,6 +250,7 @@ STAGE = Stage(
         "ranges of sequences have blocks, which the fingerprint in receipt.json covers; the order inside one block is as before",
         "checkpoints name the steps that are left out after training went back, runs.json the ranges of sequences",
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
+        "model.json has conv_layers",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stages.lm.model.config import ModelConfig
 
 KINDS = ("checkpoint", "model")
-GROUPS = ("embedding", "attention", "feed-forward", "norms", "head")
+GROUPS = ("embedding", "attention", "convolution", "feed-forward", "norms", "head")
 CHUNK = 1 << 22
 """Number of elements that are converted to float64 at a time."""
 
@@ -202,7 +202,8 @@ def group_of(name: str) -> str:
         ("embedding", ("embed",)),
         ("head", ("head.",)),
         ("attention", ("attention.", "self_attn.")),
-        ("feed-forward", ("ffn.", "mlp.")),
+        ("convolution", ("convolution.", "conv.")),
+        ("feed-forward", ("ffn.", "mlp.", "feed_forward.")),
     ):
         if any(mark in name for mark in marks):
             return group
@@ -254,13 +255,14 @@ def _open_checkpoint(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
 
     shapes = checkpoint.read_trainer(folder / "checkpoint").shapes
     partition = checkpoint.reader(folder / "checkpoint", stack)
-    ours = {hugging_face_name(name) if theirs else name: name for name in shapes}
+    config = read_model_config(folder / "model.json")
+    ours = {hugging_face_name(name, config) if theirs else name: name for name in shapes}
 
     def read(name: str) -> Tensor:
         shape = shapes[ours[name]]
         return partition(ours[name], "weight", 0, math.prod(shape))
 
-    return Weights({name: tuple(shapes[own]) for name, own in ours.items()}, read, _settings(read_model_config(folder / "model.json")))
+    return Weights({name: tuple(shapes[own]) for name, own in ours.items()}, read, _settings(config))
 
 
 def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:

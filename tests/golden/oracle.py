@@ -61,17 +61,22 @@ def model_of(shape: dict[str, Any]) -> Any:
     """Returns the transformers model of a shape.
 
     The keys of `shape` are vocab, num_hidden_layers, hidden_size, num_attention_heads, num_key_value_heads, ffn, context, theta, eps, tied
-    and qk_norm.
+    and qk_norm, and where blocks have a short convolution conv_layers.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+    from transformers import Lfm2Config, Lfm2ForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     config, kind = (Qwen3Config, Qwen3ForCausalLM) if shape["qk_norm"] else (LlamaConfig, LlamaForCausalLM)
+    own: dict[str, Any] = {"rms_norm_eps": shape["eps"], "attention_dropout": 0.0}
+    if "conv_layers" in shape:
+        config, kind = Lfm2Config, Lfm2ForCausalLM
+        full = [number for number in range(shape["num_hidden_layers"]) if number not in shape["conv_layers"]]
+        own = {"norm_eps": shape["eps"], "block_auto_adjust_ff_dim": False, "full_attn_idxs": full, "pad_token_id": None}
     return kind(
         config(
             vocab_size=shape["vocab"], num_hidden_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"], num_attention_heads=shape["num_attention_heads"],
             num_key_value_heads=shape["num_key_value_heads"], head_dim=shape["hidden_size"] // shape["num_attention_heads"], intermediate_size=shape["ffn"],
-            max_position_embeddings=shape["context"], rms_norm_eps=shape["eps"], tie_word_embeddings=shape["tied"],
-            rope_parameters={"rope_type": "default", "rope_theta": shape["theta"]}, attention_dropout=0.0,
+            max_position_embeddings=shape["context"], tie_word_embeddings=shape["tied"],
+            rope_parameters={"rope_type": "default", "rope_theta": shape["theta"]}, **own,
         )
     ).train()  # fmt: skip
 
@@ -105,14 +110,21 @@ def seeded_weights(model: Any, seed: int, num_hidden_layers: int) -> dict[str, T
 
 def our_name(name: str) -> str:
     """Returns the name in a Loam checkpoint of a parameter of transformers."""
-    if name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
-        return {"model.embed_tokens.weight": "embedding.weight", "model.norm.weight": "norm.weight", "lm_head.weight": "head.weight"}[name]
+    outside = {
+        "model.embed_tokens.weight": "embedding.weight", "model.norm.weight": "norm.weight", "model.embedding_norm.weight": "norm.weight",
+        "lm_head.weight": "head.weight",
+    }  # fmt: skip
+    if name in outside:
+        return outside[name]
     _, _, number, *middle, weight = name.split(".")
     inside = {
         "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attention.query",
         "self_attn.k_proj": "attention.key", "self_attn.v_proj": "attention.value", "self_attn.o_proj": "attention.out",
         "self_attn.q_norm": "attention.query_norm", "self_attn.k_norm": "attention.key_norm", "mlp.gate_proj": "ffn.gate",
         "mlp.up_proj": "ffn.up", "mlp.down_proj": "ffn.down",
+        "operator_norm": "attention_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attention.out", "self_attn.q_layernorm": "attention.query_norm",
+        "self_attn.k_layernorm": "attention.key_norm", "conv.in_proj": "convolution.input", "conv.conv": "convolution.filter",
+        "conv.out_proj": "convolution.out", "feed_forward.w1": "ffn.gate", "feed_forward.w3": "ffn.up", "feed_forward.w2": "ffn.down",
     }  # fmt: skip
     return f"blocks.{number}.{inside['.'.join(middle)]}.{weight}"
 
@@ -184,10 +196,10 @@ def nll(model: Any, sequence: Packed) -> tuple[Tensor, int]:
 
 
 def groups(model: Any, settings: Settings) -> list[dict[str, Any]]:
-    """Returns the parameter groups. Matrices decay, norms do not, and the token embedding decays only with decay_embeddings."""
+    """Returns the parameter groups. Matrices decay, norms and filters do not, and the token embedding decays only with decay_embeddings."""
     decayed, spared = [], []
     for name, p in model.named_parameters():
-        spare = p.ndim == 1 or (name == "model.embed_tokens.weight" and not settings.decay_embeddings)
+        spare = p.ndim != 2 or (name == "model.embed_tokens.weight" and not settings.decay_embeddings)
         (spared if spare else decayed).append(p)
     return [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -125,7 +125,7 @@ def made_case(
         vocab_size=shape["vocab"], num_hidden_layers=shape["num_hidden_layers"], hidden_size=shape["hidden_size"],
         num_attention_heads=shape["num_attention_heads"], num_key_value_heads=shape["num_key_value_heads"], intermediate_size=shape["ffn"],
         max_position_embeddings=CONTEXT, rope_theta=shape["theta"], rms_norm_eps=shape["eps"], tie_word_embeddings=shape["tied"],
-        qk_norm=shape["qk_norm"],
+        qk_norm=shape["qk_norm"], conv_layers=shape.get("conv_layers", ()),
     )  # fmt: skip
     options = training(
         global_batch_size=BATCH, batch_ramp=[{"steps": steps, "global_batch_size": size} for steps, size in settings.ramp],
@@ -220,6 +220,15 @@ def test_accumulation_from_the_seed_with_recomputed_activations(tmp_path: Path) 
     machine = Machine(1, "cpu", 2, 2, recompute="block")
     case = made_case(tmp_path / "case", "clipped", CLIPPED, {"max_grad_norm": 0.5}, machine, seeded=True)
     follows(run(case.job, tmp_path / "run", 1, 2), case.curve)
+
+
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_short_convolutions_follow_the_oracle(tmp_path: Path, zero_stage: Literal[1, 3]) -> None:
+    """Over documents that are packed, with two ranks and accumulation."""
+    optim = {"weight_decay": 0.5, "optimizer": {"betas": (0.8, 0.99), "eps": 1e-4}, "max_grad_norm": 0.0, "decay_embeddings": True}
+    shape = {**UNCLIPPED, "num_attention_heads": 4, "num_key_value_heads": 2, "conv_layers": [0]}
+    case = made_case(tmp_path / "case", "unclipped", shape, optim, Machine(2, "cpu", 2, 2, zero_stage=zero_stage))
+    follows(run(case.job, tmp_path / "run", 2, 2), case.curve)
 
 
 def test_the_steps_took_no_longer_than_the_run(one: Ran) -> None:

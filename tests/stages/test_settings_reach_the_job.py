@@ -53,8 +53,8 @@ SHAPE: dict[str, Any] = {
     for name, value in {
         "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
         "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
-        "qk_norm": True, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
-        "rope_scaling.original_max_position_embeddings": 9,
+        "qk_norm": False, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
+        "rope_scaling.original_max_position_embeddings": 9, "conv_layers": (1,),
     }.items()
 }  # fmt: skip
 SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}
@@ -71,7 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "pretrain": {
         **PRETRAIN,
         **SAMPLED,
-        "model": {**MODEL, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}},
+        "model": {**MODEL, "qk_norm": True, "head_dim": 16, "rope_scaling": {"factor": 2, "original_max_position_embeddings": 48}},
     },
     "sft": {**SFT, **SAMPLED, "budget": {"steps": 12}},
     "dpo": {**DPO, "budget": {"steps": 12}},

@@ -95,7 +95,8 @@ METRICS = SideTable(
                 "float64", f"norm of the update over norm of the weights, {what}; null between the steps of update_ratio_every_steps"
             )
             for group, what in {
-                "embedding": "token embedding", "attention": "matrices of attention", "feed_forward": "matrices of the feed-forward layers",
+                "embedding": "token embedding", "attention": "matrices of attention, and short convolutions in its place",
+               "feed_forward": "matrices of the feed-forward layers",
                 "norms": "weights of the norms", "head": "output head (null if tied to the embedding)",
             }.items()
         },

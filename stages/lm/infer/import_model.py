@@ -1,4 +1,4 @@
-"""Imports a Hugging Face model folder as a checkpoint: LlamaForCausalLM, or Qwen3ForCausalLM with QK-norm.
+"""Imports a Hugging Face model folder as a checkpoint: Llama, with QK-norm Qwen3, with short convolutions LFM2.
 
 Guarantee: the import is the inverse of lm/infer/convert.py. Every weight is renamed and converted to fp32, and no weight is changed.
 Features that our decoder does not have (biases, scalings of RoPE other than llama3, sliding windows, quantised weights) are refused by name,
@@ -24,17 +24,31 @@ from torch import Tensor
 from stages.lm.checkpoints import checkpoint
 from stages.lm.infer.convert import hugging_face_name
 from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig, RopeScaling, write_model_config
+from stages.lm.model.config import CONV_TAPS, ModelConfig, RopeScaling, write_model_config
 from stages.lm.model.llama import Llama
 
 SHARD_BYTES = 2 << 30
-ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True}  # whether it has QK-norm
+ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True, "Lfm2ForCausalLM": True}  # whether it has QK-norm
+LFM2 = "Lfm2ForCausalLM"
 MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "original_max_position_embeddings": (None,), "auto_map": (None,),
+    "conv_L_cache": (CONV_TAPS,), "conv_bias": (False,), "block_auto_adjust_ff_dim": (False,),
 }  # fmt: skip
 """Settings of config.json -> the only values that our decoder supports. Each setting may be absent."""
 NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+LFM2_NEEDED = (
+    "norm_eps",
+    "layer_types",
+    "num_key_value_heads",
+    "tie_word_embeddings",
+    "rope_parameters",
+    "conv_L_cache",
+    "block_auto_adjust_ff_dim",
+)
+"""What else an LFM2 must have: transformers' defaults of these are of one published model."""
+LAYER_TYPES = {True: ("full_attention", "conv"), False: ("full_attention",)}
+"""Whether the model is an LFM2 -> kinds of its layers."""
 ROPE_TYPES = {"default": (), "llama3": tuple(RopeScaling.model_fields)}
 """rope_type -> the numbers that it has beside rope_theta."""
 QWEN3_HEAD_DIM = 128  # transformers' default where config.json of a Qwen3 has no head_dim
@@ -106,7 +120,8 @@ def _write_weights(shape: ModelConfig, weights: Sequence[Path], out: Path) -> No
         _refuse_other_tensors(held, names, shape)
 
         def value(name: str, begin: int, end: int) -> Tensor:
-            return _flat(held[hugging_face_name(name)].get_slice(hugging_face_name(name)), names[name], begin, end, name)
+            theirs = hugging_face_name(name, shape)
+            return _flat(held[theirs].get_slice(theirs), names[name], begin, end, theirs)
 
         checkpoint.write_fresh(out / "checkpoint", names, value, SHARD_BYTES)
 
@@ -121,7 +136,8 @@ def read_shape(path: Path) -> ModelConfig:
     architecture = _architecture(config.get("architectures"), config.get("model_type"))
     if architecture not in ARCHITECTURES:
         raise ImportedModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
-    missing = [name for name in NEEDED if name not in config]
+    lfm2 = architecture == LFM2
+    missing = [name for name in (*NEEDED, *(LFM2_NEEDED if lfm2 else ())) if name not in config]
     if missing:
         raise ImportedModelError(f"config.json has no {missing[0]}.")
     for name in (*NEEDED, "num_key_value_heads", "head_dim"):
@@ -130,7 +146,8 @@ def read_shape(path: Path) -> ModelConfig:
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
             raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
     theta, scaling = _rope(config)
-    for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), ("rms_norm_eps", config.get("rms_norm_eps", 1e-6), 1e-30, 0.1)):
+    epsilon = "norm_eps" if lfm2 else "rms_norm_eps"
+    for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), (epsilon, config.get(epsilon, 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
             raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
     tied = config.get("tie_word_embeddings", False)
@@ -139,16 +156,24 @@ def read_shape(path: Path) -> ModelConfig:
     for name, allowed in MUST_BE.items():
         if name in config and config[name] not in allowed:
             raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
-    layers = config.get("layer_types")
-    if layers is not None and (not isinstance(layers, list) or any(kind != "full_attention" for kind in layers)):
-        raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; every layer of Loam's decoder has full_attention.")
+    layers: Any = config.get("layer_types")
+    known = LAYER_TYPES[lfm2]
+    if (lfm2 or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
+        raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; a layer of Loam's decoder has {' or '.join(known)}.")
+    named = len(layers or ())
+    convolved = [number for number, kind in enumerate(layers or ()) if kind == "conv"]
+    if lfm2 and not (convolved and named == config["num_hidden_layers"]):
+        raise ImportedModelError(
+            f"Its {named} layer_types must be those of its {config['num_hidden_layers']} layers, with a conv among them."
+        )
     qk_norm = ARCHITECTURES[architecture]
     try:
         return ModelConfig.model_validate({
             **{name: config[name] for name in NEEDED},
             "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
-            "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if qk_norm else None), "rope_theta": float(theta), "rope_scaling": scaling,
-            "rms_norm_eps": float(config.get("rms_norm_eps", 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
+            "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if qk_norm and not lfm2 else None), "rope_theta": float(theta), "rope_scaling": scaling,
+            "rms_norm_eps": float(config.get(epsilon, 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
+            "conv_layers": convolved,
         })  # fmt: skip
     except ValidationError as error:
         raise ImportedModelError(_fault(error)) from None
@@ -242,11 +267,11 @@ def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, TensorFile]:
 
 
 def _refuse_other_tensors(held: Mapping[str, TensorFile], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
-    wanted = {hugging_face_name(name): size for name, size in names.items()}
+    wanted = {hugging_face_name(name, shape): size for name, size in names.items()}
     missing = [name for name in wanted if name not in held]
     if missing:
         raise ImportedModelError(f"{_some(missing)} missing in the safetensors files.")
-    head = hugging_face_name("head.weight")
+    head = hugging_face_name("head.weight", shape)
     derived = {head} if shape.tie_word_embeddings else set()
     unknown = sorted(name for name in held if name not in wanted and name not in derived and not name.endswith("rotary_emb.inv_freq"))
     if unknown:
@@ -257,7 +282,7 @@ def _refuse_other_tensors(held: Mapping[str, TensorFile], names: Mapping[str, li
             raise ImportedModelError(f"{name} has the shape {found.get_shape()}, but config.json makes it {size}.")
         if found.get_dtype() not in DTYPES:
             raise ImportedModelError(f"{name} is {found.get_dtype()}; the weights must be one of {', '.join(DTYPES)}.")
-    embedding = hugging_face_name("embedding.weight")
+    embedding = hugging_face_name("embedding.weight", shape)
     if shape.tie_word_embeddings and head in held and held[head].get_slice(head).get_shape() != wanted[embedding]:
         raise ImportedModelError(f"config.json ties the embeddings, but {head} has another shape than {embedding}.")
     if shape.tie_word_embeddings and head in held and not torch.equal(held[head].get_tensor(head), held[embedding].get_tensor(embedding)):
@@ -274,7 +299,7 @@ def _flat(stored: TensorSlice, shape: Sequence[int], begin: int, end: int, name:
     first, last = begin // per_row, -(-end // per_row)
     found = stored[first:last].flatten()[begin - first * per_row : end - first * per_row].float()
     if not bool(torch.isfinite(found).all()):
-        raise ImportedModelError(f"{hugging_face_name(name)} holds values that are not finite.")
+        raise ImportedModelError(f"{name} holds values that are not finite.")
     return found
 
 

@@ -17,7 +17,8 @@ from stages.lm.zero.engine import Engine
 from stages.lm.zero.engine_state import local_weights
 
 LAYER_GROUPS = ("embedding", "attention", "feed_forward", "norms", "head")
-"""Groups of parameters. With tied embeddings, the head is the embedding and has no ratio of its own."""
+"""Groups of parameters. A short convolution, which stands in place of attention, is in its group.
+With tied embeddings, the head is the embedding and has no ratio of its own."""
 
 
 def layer_group(name: str) -> str:
@@ -27,7 +28,7 @@ def layer_group(name: str) -> str:
     first = name.partition(".")[0]
     if first in ("embedding", "head"):
         return first
-    return "attention" if ".attention." in name else "feed_forward"
+    return "feed_forward" if ".ffn." in name else "attention"
 
 
 def copied_weights(engine: Engine) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises pydantic's ValidationError, a ValueError.
 Source: Llama 3 (arXiv 2407.21783) for the architecture, Llama 3.1 for the scaling of RoPE, Qwen3 (arXiv 2505.09388) for the norm on queries
-and keys and for a head_dim of its own.
+and keys and for a head_dim of its own, LFM2 (arXiv 2511.23404) for short convolutions in place of attention.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from stages.settings import Field, StageConfig
 
 Recompute = Literal["none", "feed_forward", "block"]
 """What the backward pass computes again instead of keeping it: nothing, the inside of feed-forward layers, or the inside of blocks."""
+CONV_TAPS = 3
+"""Tokens that a short convolution sees: the token itself and the two before it, as in LFM2."""
 MOST_DEPTH = 64
 """Largest depth from which a shape is derived: 4,096 channels."""
 
@@ -76,6 +78,9 @@ class ModelShape(StageConfig):
     """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM."""
     head_dim: int = Field(None, ge=1, le=1 << 20, validate_default=True)
     """Channels of an attention head, an even number. null: hidden_size / num_attention_heads. Qwen3 has 128 at every size."""
+    conv_layers: tuple[int, ...] = ()
+    """Blocks, counted from 0, with a gated convolution over 3 tokens in place of attention, as in LFM2. At least one block keeps attention. Needs
+    qk_norm. Such a model is exported as Lfm2ForCausalLM."""
 
     @field_validator("head_dim", mode="before")
     @classmethod
@@ -116,6 +121,28 @@ class ModelShape(StageConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _convolutions_are_blocks(self) -> Self:
+        layers = self.conv_layers
+        if not layers:
+            return self
+        if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= self.num_hidden_layers:
+            raise ValueError(
+                f"model.conv_layers {list(layers)} must name different blocks in ascending order, from 0 to {self.num_hidden_layers - 1}."
+            )
+        if len(layers) == self.num_hidden_layers:
+            raise ValueError("model.conv_layers names every block; leave attention to at least one.")
+        if not self.qk_norm:
+            raise ValueError(
+                "model.conv_layers needs model.qk_norm, because the class that such a model is exported to (LFM2) has it; set it."
+            )
+        return self
+
+    @property
+    def attention_layers(self) -> int:
+        """Number of blocks with attention."""
+        return self.num_hidden_layers - len(self.conv_layers)
+
 
 class ModelConfig(ModelShape):
     """The whole shape of a model: what the recipe gives, the vocabulary and the context length."""
@@ -127,7 +154,7 @@ class ModelConfig(ModelShape):
 
     def to_json(self) -> dict[str, JsonValue]:
         """Returns the fields as plain values, those of rope_scaling in a mapping of their own."""
-        return self.model_dump()
+        return self.model_dump(mode="json")
 
 
 def write_model_config(config: ModelConfig, path: Path) -> None:

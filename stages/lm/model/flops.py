@@ -2,14 +2,15 @@
 
 Guarantee: parameter counts equal those of the built model (tested).
 Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers ·
-num_attention_heads · head_dim · sequence length per token for attention scores, without the causal discount.
+num_attention_heads · head_dim · sequence length per token for attention scores, without the causal discount. In place of num_hidden_layers
+stand the blocks with attention. The products of a short convolution's filter are left out: 3 per channel.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from stages.lm.model.config import ModelConfig
+from stages.lm.model.config import CONV_TAPS, ModelConfig
 
 
 class StateTensors(NamedTuple):
@@ -23,14 +24,15 @@ def parameter_count(config: ModelConfig) -> int:
     """Returns the number of trainable parameters; tied embeddings count once."""
     norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
     if config.qk_norm:
-        norms += 2 * config.num_hidden_layers * config.head_dim
+        norms += 2 * config.attention_layers * config.head_dim
     tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
-    return tables + norms + config.num_hidden_layers * block_matmuls(config)
+    filters = len(config.conv_layers) * CONV_TAPS * config.hidden_size
+    return tables + norms + filters + hidden_matmuls(config)
 
 
 def matmul_parameters(config: ModelConfig) -> int:
     """Returns the number of parameters in matrix products: the blocks and the output head, without embedding look-up and norms."""
-    return config.num_hidden_layers * block_matmuls(config) + config.vocab_size * config.hidden_size
+    return hidden_matmuls(config) + config.vocab_size * config.hidden_size
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> int:
@@ -40,12 +42,12 @@ def flops_per_token(config: ModelConfig, seq_len: int) -> int:
 
 def attention_flops(config: ModelConfig, keys: int) -> int:
     """Returns forward and backward FLOPs of attention scores for a number of (query, key) pairs: `keys` of one token, or the pairs of a batch."""
-    return 12 * config.num_hidden_layers * _attention_width(config) * keys
+    return 12 * config.attention_layers * _attention_width(config) * keys
 
 
 def state_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
     """Returns the size of the whole optimizer state in bytes, in fp32. The matrices of the blocks are the hidden matrices."""
-    hidden = config.num_hidden_layers * block_matmuls(config)
+    hidden = hidden_matmuls(config)
     return 4 * (state_tensors.matrices * hidden + state_tensors.others * (parameter_count(config) - hidden))
 
 
@@ -59,7 +61,10 @@ def _attention_width(config: ModelConfig) -> int:
     return config.num_attention_heads * config.head_dim
 
 
-def block_matmuls(config: ModelConfig) -> int:
-    """Returns the parameters of one block that are in matrix products: query and out, key and value, and the feed-forward layer."""
+def hidden_matmuls(config: ModelConfig) -> int:
+    """Returns the parameters of all blocks that are in matrix products: attention or short convolution, and the feed-forward layers."""
     kv = config.num_key_value_heads * config.head_dim
-    return config.hidden_size * (2 * _attention_width(config) + 2 * kv) + 3 * config.hidden_size * config.intermediate_size
+    attention = config.hidden_size * (2 * _attention_width(config) + 2 * kv)
+    convolution = 4 * config.hidden_size**2
+    feed_forward = 3 * config.hidden_size * config.intermediate_size
+    return config.attention_layers * attention + len(config.conv_layers) * convolution + config.num_hidden_layers * feed_forward

@@ -1,10 +1,11 @@
-"""A Llama-style decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, optional QK-norm.
+"""A Llama-style decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
-Guarantee: a token attends only to itself and to earlier tokens of its own segment. The logits equal those of transformers'
-LlamaForCausalLM (with QK-norm: Qwen3ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
+Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
+QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
 parameter's name and its shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer
 fills them from `initial_value`, so ZeRO 3 never holds the whole model.
-Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (lm/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3.
+Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (lm/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3,
+short convolutions as in LFM2 (2511.23404).
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
 V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.lm.model.attention import segment_attention
-from stages.lm.model.config import ModelConfig, Recompute
+from stages.lm.model.config import CONV_TAPS, ModelConfig, Recompute
 from stages.lm.model.rope import rotate, rotation_at
 
 T = TypeVar("T")
@@ -99,6 +100,39 @@ class Attention(nn.Module):  # type: ignore[misc]
         return self.out(y_THC.reshape(b, length, -1))
 
 
+class CausalFilter(nn.Module):  # type: ignore[misc]
+    """A weighted sum of a token and the two before it in its segment, with weights of each channel's own. The last weight is the token's."""
+
+    def __init__(self, channels: int) -> None:
+        """Creates the weights, in the shape of torch's Conv1d with one group per channel."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, CONV_TAPS))
+
+    def forward(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
+        """Returns the filtered x. positions_BL: position of each token in its segment; what lies before position 0 counts as zeros."""
+        y_BLD = x_BLD * self.weight[:, 0, -1]
+        for back in range(1, CONV_TAPS):
+            earlier_BLD = F.pad(x_BLD, (0, 0, back, 0))[:, : x_BLD.shape[1]]
+            y_BLD = y_BLD + torch.where((positions_BL >= back)[..., None], earlier_BLD, 0) * self.weight[:, 0, -1 - back]
+        return y_BLD
+
+
+class ShortConvolution(nn.Module):  # type: ignore[misc]
+    """out(second gate · filter(first gate · value)), in place of attention. One product gives both gates and the value."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Creates the two projections and the filter."""
+        super().__init__()
+        self.input = Linear(config.hidden_size, 3 * config.hidden_size)
+        self.filter = CausalFilter(config.hidden_size)
+        self.out = Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x_BLD: Tensor, positions_BL: Tensor) -> Tensor:
+        """Returns the convolution's output, [B, L, D]. positions_BL: position of each token in its segment."""
+        first_BLD, second_BLD, value_BLD = self.input(x_BLD).chunk(3, dim=-1)
+        return self.out(second_BLD * self.filter(first_BLD * value_BLD, positions_BL))
+
+
 class FeedForward(nn.Module):  # type: ignore[misc]
     """SwiGLU: down(silu(gate(x)) · up(x))."""
 
@@ -115,20 +149,24 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention and feed-forward. Each has a norm before it and adds its output to the residual stream."""
+    """Attention or a short convolution, and feed-forward. Each has a norm before it and adds its output to the residual stream."""
 
-    def __init__(self, config: ModelConfig, recompute: Recompute) -> None:
-        """Creates the two halves and their norms. `recompute`: see `Llama`."""
+    def __init__(self, config: ModelConfig, recompute: Recompute, convolves: bool = False) -> None:
+        """Creates the two halves and their norms. `recompute`: see `Llama`. `convolves`: whether the first half is a short convolution."""
         super().__init__()
         self.recompute = recompute
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = Attention(config)
+        self.attention = None if convolves else Attention(config)
+        self.convolution = ShortConvolution(config) if convolves else None
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn = FeedForward(config)
 
-    def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
+    def forward(self, x_BLD: Tensor, positions_BL: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the residual stream after the block, [B, L, D]."""
-        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
+        if self.attention is not None:
+            x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
+        elif self.convolution is not None:
+            x_BLD = x_BLD + self.convolution(self.attention_norm(x_BLD), positions_BL)
         if self.recompute == "feed_forward" and self.training:
             # There is no dropout, so no state of a random generator needs to be kept.
             return x_BLD + checkpoint(self._feed_forward, x_BLD, use_reentrant=False, preserve_rng_state=False)
@@ -159,7 +197,7 @@ class Llama(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.config, self.recompute = config, recompute
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList([Block(config, recompute) for _ in range(config.num_hidden_layers)])
+        self.blocks = nn.ModuleList([Block(config, recompute, layer in config.conv_layers) for layer in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Head(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 
@@ -178,9 +216,9 @@ class Llama(nn.Module):  # type: ignore[misc]
         rotation = rotation_at(positions_BL.flatten()[:, None], self.config)
         for block in self.blocks:
             if self.recompute == "block" and self.training:
-                x_BLD = checkpoint(block, x_BLD, rotation, bounds, use_reentrant=False, preserve_rng_state=False)
+                x_BLD = checkpoint(block, x_BLD, positions_BL, rotation, bounds, use_reentrant=False, preserve_rng_state=False)
             else:
-                x_BLD = block(x_BLD, rotation, bounds)
+                x_BLD = block(x_BLD, positions_BL, rotation, bounds)
         return self.head(self.norm(x_BLD), loss)
 
 
@@ -196,7 +234,8 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
     """Returns the fp32 initial value of parameter `name`.
 
     Norms are ones. All other parameters are normal with std 1/sqrt(fan-in). Matrices that write to the residual stream are also divided by
-    sqrt(2 · num_hidden_layers). Every parameter has its own generator, so the values do not depend on the number of ranks.
+    sqrt(2 · num_hidden_layers), and the filters of short convolutions by sqrt(3), as by default in torch's
+    Conv1d. Every parameter has its own generator, so the values do not depend on the number of ranks.
 
     1/sqrt(fan-in) is 0.016 at the width of Llama-3-8B, near the usual 0.02. It also suits narrow models: at width 128, a std of 0.02 was
     measured to cost 1.3 nats after 300,000 tokens.
@@ -213,6 +252,8 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
     if "norm" in name:
         return torch.ones(shape)
     std = embedding_std if embedding_std and name.startswith("embedding.") else shape[-1] ** -0.5
+    if ".filter." in name:
+        std /= 3**0.5
     if name.endswith(("out.weight", "down.weight")):
         std /= (2 * config.num_hidden_layers) ** 0.5
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stages.lm.model.config import ModelConfig, Recompute
-from stages.lm.model.flops import StateTensors, block_matmuls, checkpoint_bytes, parameter_count
+from stages.lm.model.config import CONV_TAPS, ModelConfig, Recompute
+from stages.lm.model.flops import StateTensors, checkpoint_bytes, hidden_matmuls, parameter_count
 
 PROCESS_BYTES = 370_000_000
 """Resident memory of a rank on a CPU that has imported everything and trains a model of almost no size, pages of shared libraries included.
@@ -100,25 +100,29 @@ def activation_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     states and their gradient, an fp32 gradient of the head, in bf16 its copy, and three chunks of logits.
     """
     width, tokens = load.width_bytes, load.micro_batch_size * load.seq_len
-    attention, ffn = _kept_bytes(config, width)
-    block, stream = attention + ffn, config.hidden_size * width
-    kept, again = {"none": (block, 0), "feed_forward": (attention + stream, ffn), "block": (stream, block)}[load.recompute]
-    heap = HEAP_BLOCKS * block if load.device == "cpu" else 0
+    kept, largest, again, stream = 0, 0, 0, config.hidden_size * width
+    for layers, mixer, ffn in _kept_bytes(config, width):
+        block = mixer + ffn
+        own, own_again = {"none": (block, 0), "feed_forward": (mixer + stream, ffn), "block": (stream, block)}[load.recompute]
+        kept, largest, again = kept + layers * own, max(largest, block), max(again, own_again)
+    heap = HEAP_BLOCKS * largest if load.device == "cpu" else 0
     head = config.vocab_size * config.hidden_size * (4 if load.precision == "fp32" else 6)
     logits = 3 * 4 * min(tokens * config.vocab_size, LOGIT_CHUNKS[load.device])
-    blocks = tokens * (config.num_hidden_layers * kept + again + heap + 3 * config.intermediate_size * width)
+    blocks = tokens * (kept + again + heap + 3 * config.intermediate_size * width)
     return blocks + 2 * tokens * stream + head + logits
 
 
-def _kept_bytes(config: ModelConfig, width_bytes: int) -> tuple[int, int]:
-    """Returns the bytes that the two halves of a block keep per token for the backward pass: attention and feed-forward.
+def _kept_bytes(config: ModelConfig, width_bytes: int) -> list[tuple[int, int, int]]:
+    """Returns per kind of block: their number, and the bytes that the two halves of one keep per token for the backward pass.
 
-    Of a norm: its input in fp32, the normalised values and the output. Of attention: queries, keys, values and output. Of SwiGLU: gate, its
-    silu, up and their product.
+    Of a norm: its input in fp32, the normalised values and the output. Of attention: queries, keys, values and output. Of a short convolution:
+    gates and value, their product, its two shifted copies, the filtered values and the output's input. Of SwiGLU: gate, its silu, up and product.
     """
     norm = config.hidden_size * (4 + 2 * width_bytes)
     heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim
-    return norm + heads * width_bytes, norm + 4 * config.intermediate_size * width_bytes
+    feed_forward = norm + 4 * config.intermediate_size * width_bytes
+    kinds = ((config.attention_layers, heads), (len(config.conv_layers), (6 + CONV_TAPS) * config.hidden_size))
+    return [(layers, norm + elements * width_bytes, feed_forward) for layers, elements in kinds if layers]
 
 
 def _small_parameters(config: ModelConfig) -> int:
@@ -126,4 +130,4 @@ def _small_parameters(config: ModelConfig) -> int:
     table = config.vocab_size * config.hidden_size
     largest = config.hidden_size * max(config.intermediate_size, config.num_attention_heads * config.head_dim)
     tables = table * (1 if config.tie_word_embeddings else 2) if table <= MMAP_ELEMENTS else 0
-    return tables + (config.num_hidden_layers * block_matmuls(config) if largest <= MMAP_ELEMENTS else 0)
+    return tables + (hidden_matmuls(config) if largest <= MMAP_ELEMENTS else 0)

@@ -139,7 +139,7 @@ def step_muon(param: Tensor, state: dict[str, Tensor], group: SteppedGroup, sett
     Args:
         param: fp32 partitions of matrices of one shape, one after the other; see Optimizer.build.
         state: Its state: step and momentum.
-        group: Its parameter group, with `lr`, `weight_decay` and `matrix`.
+        group: Its parameter group, with `lr`, `weight_decay`, `matrix` and `stacked`.
         settings: The settings of the optimizer.
 
     A RuntimeError is raised if `param` is not made of whole partitions; see `layout_of`.
@@ -154,7 +154,7 @@ def step_muon(param: Tensor, state: dict[str, Tensor], group: SteppedGroup, sett
     state["momentum"].lerp_(param.grad, 1 - settings.momentum)
     param.mul_(1 - group["lr"] * group["weight_decay"])
     dtype = torch.bfloat16 if settings.newton_schulz_precision == "bf16" else torch.float32
-    scale = group["lr"] * math.sqrt(max(1.0, rows / columns))
+    scale = group["lr"] * math.sqrt(max(1.0, rows / group["stacked"] / columns))
     # DeepSpeed's flat tensors are contiguous, so these views share their memory.
     weights, grad, momentum = (tensor.view(-1) for tensor in (param, param.grad, state["momentum"]))
     per_rank = -(-layout.count // exchange.ranks)
@@ -164,8 +164,11 @@ def step_muon(param: Tensor, state: dict[str, Tensor], group: SteppedGroup, sett
         own = [Piece(0, 0) if number is None else layout.piece(number, exchange.rank) for number in chosen]
         parts = [torch.lerp(grad[at : at + n], momentum[at : at + n], settings.momentum) for at, n in own]
         updates = by_whole_matrix(
-            parts, chosen, layout, exchange, lambda flat: orthogonal(flat.view(rows, columns), settings.newton_schulz_steps, dtype)
-        )
+            parts, chosen, layout, exchange,
+            lambda flat: torch.stack([
+                orthogonal(one, settings.newton_schulz_steps, dtype) for one in flat.view(group["stacked"], -1, columns)
+            ]),
+        )  # fmt: skip
         for (at, n), update in zip(own, updates, strict=True):
             weights[at : at + n].sub_(update, alpha=scale)
 

@@ -36,6 +36,7 @@ class ParameterGroup(TypedDict):
 
     Attributes:
         matrix: Rows and columns of every parameter of a group that is updated by matrix; None in a group that is updated by element.
+        stacked: Number of matrices of equal shape that each parameter has, one on the other: they are updated each on its own.
         embedding: Whether the group is the token embedding, and this is not the output head too.
         together: Number of parameters of the group if the ranks divide all of them as one flat tensor (ZeRO 1); 0 if they divide each (ZeRO 3).
     """
@@ -43,6 +44,7 @@ class ParameterGroup(TypedDict):
     params: list[nn.Parameter]
     weight_decay: float
     matrix: tuple[int, int] | None
+    stacked: int
     embedding: bool
     together: int
 
@@ -105,13 +107,18 @@ class Optimizer(StageConfig):
 
 
 def is_hidden_matrix(name: str) -> bool:
-    """Returns whether parameter `name` is a matrix of a block."""
-    return name.startswith("blocks.") and "norm" not in name
+    """Returns whether parameter `name` is a matrix of a block. The filter of a short convolution is none: it has a few weights per channel."""
+    return name.startswith("blocks.") and "norm" not in name and ".filter." not in name
+
+
+def stacked_matrices(name: str) -> int:
+    """Returns how many matrices hidden matrix `name` has, one on the other: one product gives both gates and the value of a short convolution."""
+    return 3 if name.endswith(".convolution.input.weight") else 1
 
 
 def decays(name: str, decay_embeddings: bool) -> bool:
     """Returns whether weight decay applies to parameter `name`."""
-    if "norm" in name:
+    if "norm" in name or ".filter." in name:
         return False
     return decay_embeddings or not name.startswith("embedding.")
 
@@ -139,7 +146,7 @@ def parameter_groups(
     Raises:
         RuntimeError: A hidden matrix does not have two dimensions. Without this check it would not be updated.
     """
-    matrices: dict[tuple[int, int], list[nn.Parameter]] = {}
+    matrices: dict[tuple[int, int, int], list[nn.Parameter]] = {}
     embedding: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
     spared: list[nn.Parameter] = []
@@ -153,19 +160,19 @@ def parameter_groups(
                     f"Parameter {name} has the shape {shape} but must be a matrix, because the optimizer updates it as a whole. "
                     "Give it two dimensions, or choose an optimizer that updates by element, such as adamw."
                 )
-            matrices.setdefault((shape[0], shape[1]), []).append(param)
+            matrices.setdefault((shape[0], shape[1], stacked_matrices(name)), []).append(param)
         elif by_matrix and untied and name.startswith("embedding."):
             embedding.append(param)
         else:
             (decayed if decays(name, decay_embeddings) else spared).append(param)
-    kinds: list[tuple[list[nn.Parameter], float, tuple[int, int] | None]] = [
+    kinds: list[tuple[list[nn.Parameter], float, tuple[int, int, int] | None]] = [
         *((params, weight_decay, shape) for shape, params in matrices.items()),
         (embedding, weight_decay if decay_embeddings else 0.0, None), (decayed, weight_decay, None), (spared, 0.0, None),
     ]  # fmt: skip
     return [
         {
-            "params": params, "weight_decay": decay, "matrix": shape, "embedding": params is embedding,
-            "together": len(params) if zero_stage == 1 else 0,
+            "params": params, "weight_decay": decay, "matrix": shape[:2] if shape else None, "stacked": shape[2] if shape else 1,
+            "embedding": params is embedding, "together": len(params) if zero_stage == 1 else 0,
         }
         for params, decay, shape in kinds
         if params

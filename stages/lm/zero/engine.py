@@ -159,12 +159,13 @@ def build_model(job: RankJob, settings: DeepSpeedConfig, device: torch.device) -
 
 
 def compile_blocks(model: Llama) -> None:
-    """Compiles the inside of each block; the hooks of ZeRO 3 around a block stay as they are. All blocks share one compilation.
+    """Compiles the inside of each block; the hooks of ZeRO 3 around a block stay as they are.
 
-    Shapes are constants of the compiled code, which is made at the first forward and backward pass of each shape. Training has one shape of
-    tokens and evaluation another, each with some numbers of bounds (powers of two).
+    All blocks share one compilation, and those with a short convolution one of their own. Shapes are constants of the compiled code, which is
+    made at the first forward and backward pass of each shape. Training has one shape of tokens and evaluation another, each with some numbers
+    of bounds (powers of two).
     """
-    torch._dynamo.config.recompile_limit = MAX_SHAPES
+    torch._dynamo.config.recompile_limit = MAX_SHAPES * (2 if model.config.conv_layers else 1)
     for block in model.blocks:
         block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
 

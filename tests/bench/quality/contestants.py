@@ -86,7 +86,7 @@ class Contestant:
 
 ADAMW = {"optimizer": {"name": "adamw"}, "learning_rate": 3e-3, "warmup_steps": 40, "min_lr_frac": 0.05, "schedule": {"name": "cosine"}}
 MUON = {
-    "model": {"qk_norm": True}, "embedding_std": 1.0, "learning_rate": 0.04, "warmup_steps": 40, "min_lr_frac": 0.05,
+    "model": {"qk_norm": True, "conv_layers": [0, 2]}, "embedding_std": 1.0, "learning_rate": 0.04, "warmup_steps": 40, "min_lr_frac": 0.05,
     "optimizer": {"name": "muon", "newton_schulz_precision": "bf16", "embedding_learning_rate_ratio": 10.0}, "schedule": {"name": "linear"},
 }  # fmt: skip
 
@@ -144,8 +144,10 @@ def muon_flops(model: ModelConfig, steps: int) -> float:
     """FLOPs of the matrix products of one update by Muon with `steps` Newton-Schulz steps: optimizer_muon.py."""
     width, kv = model.hidden_size, model.num_key_value_heads * model.head_dim
     heads = model.num_attention_heads * model.head_dim
-    shapes = [(width, heads), (width, heads), (width, kv), (width, kv), *[(width, model.intermediate_size)] * 3]
-    return model.num_hidden_layers * sum(newton_schulz_flops(*shape, steps) for shape in shapes)
+    attention = [(width, heads), (width, heads), (width, kv), (width, kv)]
+    convolution, feed_forward = [(width, width)] * 4, [(width, model.intermediate_size)] * 3
+    shapes = model.attention_layers * attention + len(model.conv_layers) * convolution + model.num_hidden_layers * feed_forward
+    return sum(newton_schulz_flops(*shape, steps) for shape in shapes)
 
 
 def newton_schulz_flops(rows: int, columns: int, steps: int) -> float:
@@ -283,7 +285,8 @@ def nats_of(trial: Trial, model: nn.Module, logits_of: Callable[[Tensor], Tensor
 CONTESTANTS = {
     "loam, AdamW": loam(ADAMW, "AdamW as before: 3e-3, cosine to 5 %"),
     "loam, Muon": loam(
-        MUON, "Muon for the matrices of blocks at 0.04, AdamW for the rest; embedding of std 1, 10 times the rate; QK-norm; linear to 5 %"
+        MUON,
+        "Muon for the matrices of blocks at 0.04, AdamW for the rest; embedding of std 1, 10 times the rate; QK-norm; convolutions in blocks 0, 2; linear to 5 %",
     ),
     "nanochat": Contestant(
         nanochat, "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"

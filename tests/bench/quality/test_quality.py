@@ -81,7 +81,12 @@ def test_a_trigram_beats_a_uniform_model(corpus: Corpus, tmp_path: Path) -> None
 
 def test_a_training_runs_once_and_gives_a_row(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [
-        bench.Wanted("loam, Muon", 3 * 4096, 1, json.dumps({"warmup_steps": 1, "model.num_hidden_layers": 1, "model.hidden_size": 64}))
+        bench.Wanted(
+            "loam, Muon",
+            3 * 4096,
+            1,
+            json.dumps({"warmup_steps": 1, "model.num_hidden_layers": 1, "model.conv_layers": [], "model.hidden_size": 64}),
+        )
     ]
     assert not bench.train(wanted, corpus, tmp_path, together=1)
     (row,) = bench.table(wanted, corpus, tmp_path)

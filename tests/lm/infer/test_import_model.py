@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from stages.lm.checkpoints import checkpoint
 from stages.lm.infer import import_model
 from stages.lm.infer.convert import hugging_face_config, hugging_face_name, largest_difference
-from stages.lm.infer.import_model import ImportedModelError, import_checkpoint, read_shape
+from stages.lm.infer.import_model import LFM2_NEEDED, ImportedModelError, import_checkpoint, read_shape
 from stages.lm.model.config import ModelConfig, read_model_config
 from stages.lm.model.llama import build
 
@@ -34,12 +35,17 @@ LLAMA3 = {"rope_type": "llama3", **SCALING}
 OTHER_ROPE = ("linear", "dynamic", "yarn", "longrope")
 
 
+CONVOLVED = {"qk_norm": True, "conv_layers": [1], "tie_word_embeddings": True}
+"""What makes an LFM2 of SHAPE."""
+
+
 def model(folder: Path, shape: ModelConfig = SHAPE, shard: str = "200KB", dtype: torch.dtype = torch.float32) -> Path:
     """Returns a model folder as transformers writes it, with random weights."""
-    from transformers import LlamaForCausalLM, Qwen3ForCausalLM
+    import transformers
 
     torch.manual_seed(3)
-    made = (Qwen3ForCausalLM if shape.qk_norm else LlamaForCausalLM)(hugging_face_config(shape, SPECIAL, "float32"))
+    kind = "Lfm2ForCausalLM" if shape.conv_layers else "Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"
+    made = getattr(transformers, kind)(hugging_face_config(shape, SPECIAL, "float32"))
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter)
     made.to(dtype).save_pretrained(folder, max_shard_size=shard)
@@ -56,7 +62,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"qk_norm": True}, {"tie_word_embeddings": True}, {"rope_scaling": SCALING, "head_dim": 6}, {"qk_norm": True, "head_dim": 10}],
+    [
+        {},
+        {"qk_norm": True},
+        {"tie_word_embeddings": True},
+        {"rope_scaling": SCALING, "head_dim": 6},
+        {"qk_norm": True, "head_dim": 10},
+        CONVOLVED,
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -68,8 +81,8 @@ def test_every_weight_is_the_same(tmp_path: Path, changes: dict[str, Any], dtype
     assert read_model_config(tmp_path / "model.json") == shape
     ours, given = checkpoint.consolidate(tmp_path / "checkpoint"), weights(theirs)
     assert figures["parameters"] == sum(t.numel() for t in ours.values()) and figures["vocab_size"] == 50
-    assert {hugging_face_name(name) for name in ours} == set(given)
-    assert all(torch.equal(tensor, given[hugging_face_name(name)].float()) for name, tensor in ours.items())
+    assert {hugging_face_name(name, shape) for name in ours} == set(given)
+    assert all(torch.equal(tensor, given[hugging_face_name(name, shape)].float()) for name, tensor in ours.items())
     trainer = checkpoint.verify(tmp_path / "checkpoint")
     assert (trainer.step, trainer.optimizer_steps, trainer.ranks) == (0, 0, 1)
 
@@ -82,13 +95,13 @@ def test_shards_are_as_large_as_allowed(tmp_path: Path, monkeypatch: pytest.Monk
     parameters = sum(t.numel() for t in weights(theirs).values())
     assert len(shards) == -(-4 * parameters // 3_000) > 5
     ours, given = checkpoint.consolidate(tmp_path / "checkpoint"), weights(theirs)
-    assert all(torch.equal(tensor, given[hugging_face_name(name)]) for name, tensor in ours.items())
+    assert all(torch.equal(tensor, given[hugging_face_name(name, SHAPE)]) for name, tensor in ours.items())
 
 
 CONFIGS: list[tuple[dict[str, Any], str]] = [
     (
         {"architectures": ["MistralForCausalLM"]},
-        "The architecture is MistralForCausalLM; Loam's decoder is LlamaForCausalLM or Qwen3ForCausalLM.",
+        "The architecture is MistralForCausalLM; Loam's decoder is LlamaForCausalLM or Qwen3ForCausalLM or Lfm2ForCausalLM.",
     ),
     ({"architectures": None}, "The architecture is llama"),
     ({"hidden_size": None}, "config.json has no hidden_size"),
@@ -119,8 +132,8 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"rope_scaling": LLAMA3}, "config.json has rope_parameters and rope_scaling; leave the one out"),
     ({"rope_theta": 1e6}, "Its rope_theta is 1000000.0, and 500.0 in rope_parameters; leave one of them out."),
     ({"use_sliding_window": True}, "Its use_sliding_window is true; Loam's decoder has false."),
-    ({"layer_types": ["full_attention", "sliding_attention"]}, 'Its layer_types are ["full_attention", "sliding_attention"]; every layer'),
-    ({"layer_types": 1}, "Its layer_types are 1; every layer of Loam's decoder has full_attention."),
+    ({"layer_types": ["full_attention", "sliding_attention"]}, 'Its layer_types are ["full_attention", "sliding_attention"]; a layer'),
+    ({"layer_types": 1}, "Its layer_types are 1; a layer of Loam's decoder has full_attention."),
     ({"mlp_bias": True}, "Its mlp_bias is true; Loam's decoder has false."),
     ({"quantization_config": {"quant_method": "gptq"}}, "Its quantization_config is"),
     ({"head_dim": 7}, "A head has 7 channels, which RoPE cannot rotate in pairs"),
@@ -130,6 +143,31 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
         "model.hidden_size 16 is not divisible by model.num_attention_heads 3",
     ),
 ]
+
+
+LFM2_CONFIGS: list[tuple[dict[str, Any], str]] = [
+    *(({name: ...}, f"config.json has no {name}.") for name in LFM2_NEEDED),
+    ({"block_auto_adjust_ff_dim": True}, "Its block_auto_adjust_ff_dim is true; Loam's decoder has false."),
+    ({"conv_L_cache": 4}, "Its conv_L_cache is 4; Loam's decoder has 3."),
+    ({"conv_bias": True}, "Its conv_bias is true; Loam's decoder has false."),
+    ({"norm_eps": "1"}, "Its norm_eps is 1; it must be a number from 1e-30 to 0.1."),
+    ({"layer_types": ["conv", "sliding_attention"]}, "; a layer of Loam's decoder has full_attention or conv."),
+    ({"layer_types": None}, "Its layer_types are null; a layer of Loam's decoder has full_attention or conv."),
+    ({"layer_types": []}, "Its 0 layer_types must be those of its 2 layers, with a conv among them."),
+    ({"layer_types": ["conv"]}, "Its 1 layer_types must be those of its 2 layers, with a conv among them."),
+    ({"layer_types": ["full_attention"] * 2}, "Its 2 layer_types must be those of its 2 layers, with a conv among them."),
+    ({"layer_types": ["conv"] * 2}, "model.conv_layers names every block; leave attention to at least one."),
+]
+
+
+@pytest.mark.parametrize(("changes", "what"), LFM2_CONFIGS, ids=lambda v: v if isinstance(v, str) else "")
+def test_an_unsupported_lfm2_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], what: str) -> None:
+    """`...` stands for a setting that is left out."""
+    shape = ModelConfig(**{**SHAPE.to_json(), **CONVOLVED})  # type: ignore[arg-type]
+    given = hugging_face_config(shape, SPECIAL, "float32").to_dict() | {"architectures": ["Lfm2ForCausalLM"]} | changes
+    (tmp_path / "config.json").write_text(json.dumps({name: value for name, value in given.items() if value is not ...}))
+    with pytest.raises(ImportedModelError, match=re.escape(what)):
+        read_shape(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(("changes", "what"), CONFIGS, ids=lambda v: v if isinstance(v, str) else "")

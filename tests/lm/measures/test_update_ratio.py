@@ -42,6 +42,8 @@ def test_every_parameter_has_its_group() -> None:
         "norms": ["attention_norm", "attention.query_norm", "attention.key_norm", "ffn_norm", "norm"],
         "head": ["head"],
     }
+    filters = [f"blocks.0.convolution.{part}.weight" for part in ("input", "filter", "out")]
+    assert [layer_group(name) for name in filters] == ["attention"] * 3, "they stand in its place"
 
 
 def test_the_ratio_is_that_of_the_whole_parameters_on_the_steps_that_are_asked_for(

@@ -44,6 +44,15 @@ SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
         ({"rope_scaling": {"factor": 8}}, "rope_scaling.original_max_position_embeddings\n  Field required"),
         ({"rope_scaling": SCALING | {"factor": 0.5}}, "rope_scaling.factor\n  Input should be greater than or equal to 1"),
         ({"rope_scaling": SCALING | {"low_freq_factor": 4}}, "low_freq_factor 4 is not below high_freq_factor 4; change one of them."),
+        *(
+            (
+                {"conv_layers": layers, "qk_norm": True},
+                r"model.conv_layers \[.*\] must name different blocks in ascending order, from 0 to 1.",
+            )
+            for layers in ([2], [-1], [0, 0], [1, 0])
+        ),
+        ({"conv_layers": [0, 1], "qk_norm": True}, "model.conv_layers names every block; leave attention to at least one."),
+        ({"conv_layers": [0]}, "model.conv_layers needs model.qk_norm"),
         ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
     ],
 )
@@ -53,7 +62,8 @@ def test_impossible_shapes_are_refused(change: dict, message: str) -> None:
 
 
 def test_model_json_round_trip(tmp_path: Path) -> None:
-    for config in (ModelConfig(**SMALL, qk_norm=True), ModelConfig(**SMALL, head_dim=8, rope_scaling=SCALING)):
+    scaled, convolved = ModelConfig(**SMALL, head_dim=8, rope_scaling=SCALING), ModelConfig(**SMALL, qk_norm=True, conv_layers=[1])
+    for config in (ModelConfig(**SMALL, qk_norm=True), scaled, convolved):
         write_model_config(config, tmp_path / "model.json")
         assert read_model_config(tmp_path / "model.json") == config
 
@@ -75,15 +85,17 @@ def test_scaling_has_the_defaults_of_llama_3_1() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("head_dim", [4, 2, 10])
-def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int) -> None:
+@pytest.mark.parametrize("convolutions", [0, 1])
+def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int, convolutions: int) -> None:
     from stages.lm.model.llama import Llama
 
-    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim)
+    layers = list(range(convolutions)) if qk_norm else []
+    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim, conv_layers=layers)
     model = Llama(config)
     assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
     assert flops.matmul_parameters(config) == matmuls
-    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * 2 * (4 * head_dim) * 32
+    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * (2 - len(layers)) * (4 * head_dim) * 32
     assert flops.checkpoint_bytes(config, flops.StateTensors(2, 2)) == 12 * flops.parameter_count(config)
     hidden = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n.startswith("blocks."))
     others = flops.parameter_count(config) - hidden

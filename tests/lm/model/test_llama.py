@@ -7,7 +7,7 @@ import torch
 
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name, largest_difference
 from stages.lm.model.config import ModelConfig, Recompute, RopeScaling
-from stages.lm.model.llama import Llama, build, initial_value, whole_sequences
+from stages.lm.model.llama import CausalFilter, Llama, build, initial_value, whole_sequences
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 0}
 SCALING = {"factor": 8, "original_max_position_embeddings": 16}
@@ -40,6 +40,8 @@ def random_model(**change: object) -> tuple[ModelConfig, Llama]:
         {"head_dim": 20},
         {"head_dim": 6, "tie_word_embeddings": True},
         {"head_dim": 32, "qk_norm": True},
+        {"conv_layers": [0], "qk_norm": True},
+        {"conv_layers": [1], "qk_norm": True, "head_dim": 32, "rope_scaling": SCALING, "tie_word_embeddings": True},
         {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8, "qk_norm": True},
         {"rope_scaling": SCALING},
         {"rope_scaling": SCALING | {"factor": 32, "low_freq_factor": 0.5, "high_freq_factor": 2.5}, "head_dim": 32},
@@ -52,7 +54,8 @@ def test_logits_equal_transformers(change: dict) -> None:
     weights = {name: p.detach() for name, p in ours.named_parameters()}
     theirs = hugging_face_model(config, weights, SPECIAL, "float32")
     tokens = torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1))
-    assert type(theirs).__name__ == ("Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM")
+    expected = "Lfm2ForCausalLM" if config.conv_layers else "Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"
+    assert type(theirs).__name__ == expected
     for context in (64, 1000):
         difference, largest = largest_difference(ours, theirs, tokens, context)
         assert difference < 2e-5 * largest
@@ -70,13 +73,23 @@ def test_logits_of_another_scaling_differ() -> None:
 
 
 def test_names_in_transformers() -> None:
-    assert hugging_face_name("blocks.11.ffn.down.weight") == "model.layers.11.mlp.down_proj.weight"
-    assert hugging_face_name("embedding.weight") == "model.embed_tokens.weight"
+    llama = ModelConfig(**LEGEND)  # type: ignore[arg-type]
+    lfm2 = llama.model_copy(update={"conv_layers": (0,)})
+    for name, expected in (
+        ("blocks.11.ffn.down.weight", ("model.layers.11.mlp.down_proj.weight", "model.layers.11.feed_forward.w2.weight")),
+        ("embedding.weight", ("model.embed_tokens.weight",) * 2),
+        ("norm.weight", ("model.norm.weight", "model.embedding_norm.weight")),
+    ):
+        assert tuple(hugging_face_name(name, config) for config in (llama, lfm2)) == expected
 
 
+CONVOLVED = {"conv_layers": [0, 2], "qk_norm": True}
+
+
+@pytest.mark.parametrize("change", [{}, CONVOLVED], ids=str)
 @torch.no_grad()
-def test_a_packed_segment_sees_only_itself() -> None:
-    _, model = random_model()
+def test_a_packed_segment_sees_only_itself(change: dict) -> None:
+    _, model = random_model(**change)
     lengths = [10, 1, 21]
     tokens = torch.randint(97, (1, 40))
     positions = torch.cat([torch.arange(length) for length in [*lengths, 8]])[None]
@@ -91,12 +104,24 @@ def test_a_packed_segment_sees_only_itself() -> None:
 
 
 @torch.no_grad()
-def test_another_document_changes_no_bit_of_its_neighbours() -> None:
+def test_the_filter_of_a_short_convolution_is_that_of_conv1d() -> None:
+    """For one segment. For several, the test above. The last weight is that of the token itself."""
+    made, x = CausalFilter(5), torch.randn(2, 9, 5)
+    torch.nn.init.normal_(made.weight)
+    expected = torch.nn.functional.conv1d(torch.nn.functional.pad(x.transpose(1, 2), (2, 0)), made.weight, groups=5).transpose(1, 2)
+    assert torch.allclose(made(x, torch.arange(9).expand(2, 9)), expected, atol=1e-6)
+    for length in (1, 2):  # shorter than the filter
+        assert torch.allclose(made(x[:, :length], torch.arange(length).expand(2, length)), expected[:, :length], atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{}, CONVOLVED], ids=str)
+@torch.no_grad()
+def test_another_document_changes_no_bit_of_its_neighbours(change: dict) -> None:
     """In bf16 too, where a leak of a small weight would hide in the rounding."""
     bounds = torch.tensor([0, 7, 30, 64, 80, 128], dtype=torch.int32)
     positions = torch.cat([torch.arange(n) for n in bounds.diff().tolist()]).view(2, 64)
     for dtype in (torch.float32, torch.bfloat16):
-        model = random_model()[1].to(dtype)
+        model = random_model(**change)[1].to(dtype)
         tokens = torch.randint(97, (2, 64), generator=torch.Generator().manual_seed(2))
         changed = tokens.clone()
         changed[0, 7:30] = (tokens[0, 7:30] + 1 + torch.arange(23)) % 97
@@ -114,8 +139,9 @@ def test_a_loss_gets_what_the_logits_are_made_of() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["feed_forward", "block"])
-def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute) -> None:
-    config, model = random_model()
+@pytest.mark.parametrize("change", [{}, CONVOLVED], ids=str)
+def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute, change: dict) -> None:
+    config, model = random_model(**change)
     again = Llama(config, recompute)
     again.load_state_dict(model.state_dict())
     tokens = torch.randint(97, (2, 16))
@@ -131,7 +157,7 @@ def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute) 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
             loss = one(tokens, *whole_sequences(tokens)).logsumexp(-1).sum()
         loss.backward()
-        grads.append(one.blocks[0].attention.query.weight.grad)
+        grads.append(one.blocks[1].attention.query.weight.grad)
     assert torch.allclose(grads[0], grads[1], atol=1e-6)
     assert kept[1] < (0.8 if recompute == "feed_forward" else 0.4) * kept[0]
 
@@ -144,6 +170,7 @@ def test_initial_values_depend_on_seed_and_name_only() -> None:
     assert not torch.equal(first, initial_value("blocks.1.attention.query.weight", shape, config, 3))
     assert not torch.equal(first, initial_value("blocks.0.attention.query.weight", shape, config, 4))
     assert torch.equal(initial_value("blocks.0.attention_norm.weight", (48,), config, 3), torch.ones(48))
+    assert abs(float(initial_value("blocks.0.convolution.filter.weight", (4800, 1, 3), config, 3).std()) - 1 / 3) < 0.01
 
 
 def test_weights_of_another_model_are_refused() -> None:

@@ -102,6 +102,7 @@ def test_ranks_update_whole_matrices_wherever_their_parts_are(
         group: SteppedGroup = {
             "params": [],
             "matrix": shape,
+            "stacked": 1,
             "lr": 0.5,
             "weight_decay": 0.1,
             "embedding": False,
@@ -177,14 +178,18 @@ def test_ten_steps_of_torchs_muon_and_adamw(monkeypatch: pytest.MonkeyPatch, as_
 
 
 def test_an_update_moves_by_the_rate_times_the_root_of_the_ratio_of_the_sides() -> None:
-    """Without momentum and decay: rows 12, columns 3, so twice the rate. A wide matrix moves by the rate."""
-    for shape, factor in (((12, 3), 2.0), ((3, 12), 1.0)):
+    """Without momentum and decay: rows 12, columns 3, so twice the rate. A wide matrix moves by the rate. Stacked matrices move each on its own."""
+    for shape, stacked, factor in (((12, 3), 1, 2.0), ((3, 12), 1, 1.0), ((12, 3), 2, 2**0.5), ((9, 4), 3, 1.0)):
         param = nn.Parameter(torch.zeros(shape))
         param.grad = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-        group: SteppedGroup = {"params": [param], "matrix": shape, "lr": 0.5, "weight_decay": 0.0, "embedding": False, "together": 0}
+        group: SteppedGroup = {
+            "params": [param], "matrix": shape, "stacked": stacked, "lr": 0.5, "weight_decay": 0.0, "embedding": False, "together": 0,
+        }  # fmt: skip
         with torch.no_grad():
             step_muon(param, {}, group, Muon(momentum=0.0))
-        assert torch.allclose(param.detach().double(), -0.5 * factor * filtered(param.grad, 5), atol=1e-5)
+        assert torch.allclose(
+            param.detach().double(), -0.5 * factor * torch.cat([filtered(one, 5) for one in param.grad.chunk(stacked)]), atol=1e-5
+        )
 
 
 def test_a_parameter_without_gradient_is_refused() -> None:
@@ -200,7 +205,7 @@ def test_a_flat_tensor_that_is_not_made_of_whole_partitions_is_refused(monkeypat
     param = nn.Parameter(torch.zeros(22))
     param.grad = torch.ones(22)
     monkeypatch.setattr(muon_step, "exchange_of", lambda param: Exchange(0, 2, param.device))
-    group: Any = {"params": [param], "weight_decay": 0.0, "matrix": (3, 5), "together": together}
+    group: Any = {"params": [param], "weight_decay": 0.0, "matrix": (3, 5), "stacked": 1, "together": together}
     with pytest.raises(RuntimeError, match="A flat tensor of 22 elements is not made of partitions of 3 × 5 matrices over 2 ranks"):
         MuonWithAdamW([group], Muon()).step()
 

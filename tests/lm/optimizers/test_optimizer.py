@@ -49,6 +49,17 @@ def test_groups_by_shape(tied: bool, zero: bool) -> None:
     assert [group["matrix"] for group in groups[4:]] == [None] * (1 if tied else 3)
 
 
+def test_the_filter_of_a_short_convolution_is_no_hidden_matrix_and_does_not_decay() -> None:
+    model = plain.Llama(MODEL.model_copy(update={"qk_norm": True, "conv_layers": (0,)}))
+    given = dict(model.named_parameters())
+    groups = parameter_groups(given.items(), 0.3, decay_embeddings=True, by_matrix=True)
+    (spared,) = [group for group in groups if group["weight_decay"] == 0.0]
+    assert {id(p) for p in spared["params"]} == {id(p) for p in given.values() if p.ndim != 2} and spared["stacked"] == 1
+    (stacked,) = [group for group in groups if group["stacked"] > 1]
+    assert (stacked["matrix"], stacked["stacked"]) == ((48, 16), 3)
+    assert [id(p) for p in stacked["params"]] == [id(given["blocks.0.convolution.input.weight"])]
+
+
 def test_an_embedding_of_its_own_decays_if_embeddings_do() -> None:
     groups = parameter_groups(plain.Llama(MODEL).named_parameters(), 0.3, decay_embeddings=True, by_matrix=True)
     assert [group["weight_decay"] for group in groups if group["embedding"]] == [0.3]

@@ -42,7 +42,7 @@ OTHER: dict[str, Any] = {
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
     "model.head_dim": 8, "model.rope_scaling": RopeScaling(factor=8, original_max_position_embeddings=4),
-    "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": True,
+    "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": False, "model.conv_layers": (0,),
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
     "machine.recompute": "block", "machine.eval_batch_size": 3, "machine.zero_stage": 1,
 }  # fmt: skip
@@ -107,7 +107,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankJob]:
     held_out = write_sequence_files(folder / "validation", *plain.items_of(9, 2), 32, 0, references[:9])
     job = RankJob(
         model=ModelConfig(vocab_size=61, num_hidden_layers=2, hidden_size=16, num_attention_heads=4, num_key_value_heads=2,
-            intermediate_size=24, max_position_embeddings=16),
+            intermediate_size=24, max_position_embeddings=16, qk_norm=True),
         train=sequences, validation=held_out,
         machine=Machine(1, "cpu", 4, 4), seed=5, scratch="", out="", ranges=(SequenceRange(0, SEQUENCES, 32),), steps=4,
         settings=made.training(

@@ -32,15 +32,17 @@ def batch(bounds: list[int], padded: int = 17) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("recompute", ["none", "feed_forward", "block"])
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_a_block_is_one_graph_and_is_compiled_once(monkeypatch: pytest.MonkeyPatch, recompute: Recompute, qk_norm: bool) -> None:
-    """A graph break is an error (fullgraph). Two layers and batches with other segments need one compilation, without gradients another."""
+@pytest.mark.parametrize(("change", "kinds"), [({}, 1), ({"qk_norm": True}, 1), ({"qk_norm": True, "conv_layers": (1,)}, 2)], ids=str)
+def test_a_block_is_one_graph_and_is_compiled_once(
+    monkeypatch: pytest.MonkeyPatch, recompute: Recompute, change: dict[str, Any], kinds: int
+) -> None:
+    """A graph break is an error (fullgraph). The layers of a kind and batches with other segments need one compilation, without gradients another."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     compile_with = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *given, **more: compile_with(*given, backend=counter, **more))
     torch.manual_seed(1)
-    plain = Llama(MODEL.model_copy(update={"qk_norm": qk_norm}), recompute).train()
+    plain = Llama(MODEL.model_copy(update=change), recompute).train()
     for param in plain.parameters():
         torch.nn.init.normal_(param, 0.5 if param.ndim == 1 else 0.0, 0.2)
     compiled = Llama(plain.config, recompute).train()
@@ -52,10 +54,10 @@ def test_a_block_is_one_graph_and_is_compiled_once(monkeypatch: pytest.MonkeyPat
             model(*batch(bounds)).logsumexp(-1).sum().backward()
         for (name, expected), found in zip(plain.named_parameters(), compiled.parameters(), strict=True):
             assert expected.grad is not None and torch.allclose(found.grad, expected.grad, atol=1e-5), (bounds, name)
-    assert counter.frame_count == 1
+    assert counter.frame_count == kinds
     with torch.no_grad():
         assert torch.allclose(compiled(*batch([0, 16])), plain(*batch([0, 16])), atol=1e-5)
-    assert counter.frame_count == 2
+    assert counter.frame_count == 2 * kinds
 
 
 def test_batches_of_many_shapes_are_compiled_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
