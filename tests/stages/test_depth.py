@@ -46,12 +46,12 @@ def test_the_dial_and_its_written_out_copy_are_one_recipe(tmp_path: Path) -> Non
 
 
 def test_only_what_the_recipe_does_not_give_is_derived(tmp_path: Path) -> None:
-    given = ("pretrain.model.hidden_size=256", "pretrain.learning_rate=0.5", "pretrain.budget={steps: 7}", "pretrain.model.qk_norm=false")
+    given = ("pretrain.model.hidden_size=256", "pretrain.learning_rate=0.5", "pretrain.budget={steps: 7}", "pretrain.model.qk_norm=true")
     recipe = loaded(tmp_path, *given)
     section = recipe.resolved()["pretrain"]
     assert isinstance(section, dict) and section["learning_rate"] == 0.5 and section["budget"]["steps"] == 7  # type: ignore[index, call-overload]
     model = section["model"]
-    assert isinstance(model, dict) and (model["hidden_size"], model["num_attention_heads"], model["qk_norm"]) == (256, 4, False)
+    assert isinstance(model, dict) and (model["hidden_size"], model["num_attention_heads"], model["qk_norm"]) == (256, 4, True)
     assert not {setting.partition("=")[0] for setting in given} & set(recipe.derived)
     assert set(loaded(tmp_path).derived) - set(recipe.derived) == {setting.partition("=")[0] for setting in given}
 
@@ -96,4 +96,4 @@ def test_plan_shows_each_derived_value_with_its_source(tmp_path: Path, capsys: p
     assert all(f"{setting} " in shown and source in shown for setting, source in recipe.derived.items())
     assert main(["plan", str(tmp_path / "dial.yaml"), "--until", "pretrain", "--home", str(tmp_path / "home"), "--json"]) == 0
     rows = {row["derived setting"]: row["value"] for row in json.loads(capsys.readouterr().out)["answer"]["derived"]}
-    assert rows["pretrain.model.hidden_size"] == "128" and rows["pretrain.budget"] == '{"tokens": 19023360}' and len(rows) == 13
+    assert rows["pretrain.model.hidden_size"] == "128" and rows["pretrain.budget"] == '{"tokens": 19005440}' and len(rows) == 16

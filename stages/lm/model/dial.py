@@ -2,9 +2,9 @@
 
 Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
 field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
-Guesses, which nobody measured here: the learning rates of other widths than tiny's 128, the width from which heads are wider or share keys
-and values, the number of parameters up to which tables are tied, the norm on queries and keys, the batch below 100 M tokens (the law was
-measured above), the smallest batch, and the tokens per parameter for models this small.
+Guesses, which nobody measured here: the learning rates of other widths than 128 and 256, the width from which heads are wider or share keys and
+values, the batch below 100 M tokens (the law was measured above), the smallest batch, the tokens per parameter for models this small; for models
+of more than four blocks everything that tests/bench/quality measured with four.
 The module imports neither torch nor NumPy.
 Source: nanochat (github.com/karpathy/nanochat) for one dial and 64 channels per block; the other sources are at the constants.
 """
@@ -28,8 +28,9 @@ WIDE = 1024
 """Channels from which a head has 128 channels, as in nanochat and Llama 3, and not 64, as in GPT-2. Where to change is a guess."""
 SHARED = 2048
 """Channels from which two query heads share a key-value head, as in Qwen3 1.7 B (arXiv 2505.09388). Where to begin is a guess."""
-TIED_BELOW = 5_000_000_000
-"""Parameters below which the output head is the embedding table: Qwen3 ties up to 4 B and not at 8 B, Llama 3.2 ties 1 B and 3 B."""
+EMBEDDING_STD, EMBEDDING_RATE_RATIO = 1.0, 10.0
+"""Standard deviation of an embedding that is not the head too, and its learning rate under Muon as a multiple of that of the matrices: nanochat has
+0.8 and 15. Measured in tests/bench/quality: 1.576 in place of 1.642 bits per byte after 1.5 M tokens (one seed)."""
 ADAMW_RATE, ADAMW_WIDTH = 0.006, 128
 """Measured with the shape and data of configs/tiny.yaml: the best of 0.003, 0.006 and 0.012 at 128 channels. Other widths: in proportion to
 1 / width, as the hidden matrices of muP (arXiv 2203.03466); not measured here."""
@@ -75,11 +76,11 @@ def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> t
             learning_rate, a NoRateError is raised.
     """
     model = given.get("model")
-    own = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
+    own: dict[str, JsonValue] = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
     shape = [one for one in _shape(depth, vocab_size, seq_len, own) if one.key not in own]
     whole = {**own, **{one.key: one.value for one in shape}}
     found = [DialValue(f"model.{one.key}", one.value, one.source) for one in shape]
-    found += _training(_parameters(whole, vocab_size, seq_len), _whole(whole, "hidden_size") or 1, seq_len, given)
+    found += _training(_parameters(whole, vocab_size, seq_len), whole, seq_len, given)
     return tuple(one for one in found if "." in one.key or given.get(one.key) is None)
 
 
@@ -96,11 +97,16 @@ def _shape(depth: int, vocab_size: int, seq_len: int, own: Settings) -> list[Dia
         DialValue("num_attention_heads", heads, f"{per_head} channels per head ({'GPT-2' if per_head == 64 else 'Llama 3, nanochat'})"),
         DialValue("num_key_value_heads", heads // shared, _about_sharing(shared)),
         DialValue("intermediate_size", -(-8 * width // (3 * 64)) * 64, "8/3 of hidden_size (arXiv 2002.05202), rounded up to 64"),
-        DialValue("qk_norm", True, "Qwen3 (arXiv 2505.09388), nanochat; not measured here"),
+        DialValue(
+            "tie_word_embeddings",
+            False,
+            "nanochat: a table of its own begins and learns otherwise than the head (measured with four blocks)",
+        ),
+        DialValue("qk_norm", True, "Qwen3 (arXiv 2505.09388), nanochat"),
     ]
-    tied = _parameters({**{one.key: one.value for one in values}, **own, "tie_word_embeddings": True}, vocab_size, seq_len) < TIED_BELOW
-    about = "Llama 3.2 and Qwen3: tied below 5 B parameters"
-    return [*values, DialValue("tie_word_embeddings", tied, about)]
+    convolved: list[JsonValue] = list(range(0, depth - 1, 2)) if own.get("qk_norm", True) is True else []
+    about = "every other block, the last has attention: LFM2 (arXiv 2511.23404) has more (measured with four blocks)"
+    return [*values, DialValue("conv_layers", convolved, about if convolved else "attention in every block")]
 
 
 def _width(depth: int, heads: int | None) -> int:
@@ -120,27 +126,31 @@ def _about_sharing(shared: int) -> str:
 
 
 def _parameters(model: Settings, vocab_size: int, seq_len: int) -> int:
-    """Returns the parameters of a model; 1 for a shape that cannot be built, which the section's own check refuses."""
+    """Returns the parameters in matrix products; 1 for a shape that cannot be built, which the section's own check refuses."""
     try:
         fields = {name: value for name, value in model.items() if name != "depth"}
-        return flops.parameter_count(ModelConfig.model_validate({**fields, "vocab_size": vocab_size, "max_position_embeddings": seq_len}))
+        return flops.matmul_parameters(ModelConfig.model_validate({**fields, "vocab_size": vocab_size, "max_position_embeddings": seq_len}))
     except ValueError:
         return 1
 
 
-def _training(parameters: int, width: int, seq_len: int, given: Settings) -> list[DialValue]:
-    """Returns the settings of the training. Where they depend on the steps of a budget in epochs, which only the data decides, there are none."""
+def _training(parameters: int, model: Settings, seq_len: int, given: Settings) -> list[DialValue]:
+    """Returns the settings of the training of a whole shape. Where they depend on the steps of a budget in epochs, which only the data decides, there are none."""
     budget = given.get("budget")
     budget = budget if isinstance(budget, Mapping) else {"tokens": TOKENS_PER_PARAMETER * parameters}
     tokens = _whole(budget, "tokens") or TOKENS_PER_PARAMETER * parameters
     horizon = f"{TOKENS_PER_PARAMETER} tokens per parameter (Chinchilla, arXiv 2203.15556)"
-    found = [DialValue("budget", {"tokens": tokens}, f"{horizon}, {parameters:,} parameters")]
+    found = [DialValue("budget", {"tokens": tokens}, f"{horizon}, {parameters:,} parameters in matrix products")]
+    optimizer = given.get("optimizer")
+    if optimizer is None:
+        chosen = _optimizer(tied=model.get("tie_word_embeddings") is True)
+        found, optimizer = found + chosen, chosen[0].value
     batch = _whole(given, "global_batch_size") or _batch(tokens, seq_len)
     of = "the budget" if _whole(budget, "tokens") else horizon
     about = f"Step Law (arXiv 2503.04715): 0.58 · D^0.571 tokens, D by {of}; a power of two of sequences, at least {FEWEST_SEQUENCES}"
     found.append(DialValue("global_batch_size", batch, about))
     if given.get("learning_rate") is None:
-        found.append(_rate(given.get("optimizer"), width))
+        found.append(_rate(optimizer, _whole(model, "hidden_size") or 1))
     steps = _whole(budget, "steps") or -(-tokens // (batch * seq_len))
     if budget.get("epochs") is None:
         warmup = min(steps // WARMUP_SHARE, MOST_WARMUP)
@@ -148,6 +158,15 @@ def _training(parameters: int, width: int, seq_len: int, given: Settings) -> lis
         for key, what in (("eval_every_steps", "evaluations"), ("checkpoint_every_steps", "snapshots")):
             found.append(DialValue(key, max(1, steps // PARTS), f"convention: {PARTS} {what}"))
     return found
+
+
+def _optimizer(tied: bool) -> list[DialValue]:
+    """Returns Muon, and how the embedding begins. tied: whether it is the output head too, which then decides both."""
+    about = "Muon (Jordan et al. 2024): 1.58 bits per byte in place of AdamW's 1.72 in tests/bench/quality"
+    if tied:
+        return [DialValue("optimizer", {"name": "muon"}, about)]
+    muon: JsonValue = {"name": "muon", "embedding_learning_rate_ratio": EMBEDDING_RATE_RATIO}
+    return [DialValue("optimizer", muon, about), DialValue("embedding_std", EMBEDDING_STD, "nanochat (0.8); measured with four blocks")]
 
 
 def _batch(tokens: int, seq_len: int) -> int:

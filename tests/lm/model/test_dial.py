@@ -33,34 +33,41 @@ def test_every_depth_can_be_built_and_grows(vocab_size: int) -> None:
         assert shape.intermediate_size % 64 == 0 and 0 <= shape.intermediate_size - 8 * shape.hidden_size / 3 < 64
         assert (shape.num_attention_heads // shape.num_key_value_heads) == (2 if shape.hidden_size >= 2048 else 1)
         parameters = flops.parameter_count(shape)
-        assert parameters > before and shape.tie_word_embeddings == (parameters < 5e9)
-        assert values["budget"] == {"tokens": 20 * parameters}
+        assert parameters > before and not shape.tie_word_embeddings
+        assert values["budget"] == {"tokens": 20 * flops.matmul_parameters(shape)}
+        assert list(shape.conv_layers) == [layer for layer in range(depth - 1) if layer % 2 == 0]
         before = parameters
 
 
 def test_what_is_small_is_told_by_hand() -> None:
     assert derived(2) == {
         "model.num_hidden_layers": 2, "model.hidden_size": 128, "model.num_attention_heads": 2, "model.num_key_value_heads": 2,
-        "model.intermediate_size": 384, "model.qk_norm": True, "model.tie_word_embeddings": True,
-        "budget": {"tokens": 20 * 951_168},  # 4,096·128 + 2·(4·128² + 3·128·384) + (2·2 + 1)·128 + 2·2·64
-        "global_batch_size": 32,  # 0.58 · 19,023,360^0.571 / 256 = 32.1 sequences
-        "learning_rate": 0.006, "warmup_steps": 232, "eval_every_steps": 580, "checkpoint_every_steps": 580,  # of 2,323 steps
+        "model.intermediate_size": 384, "model.qk_norm": True, "model.tie_word_embeddings": False, "model.conv_layers": [0],
+        "optimizer": {"name": "muon", "embedding_learning_rate_ratio": 10.0}, "embedding_std": 1.0,
+        "budget": {"tokens": 20 * 950_272},  # 4,096·128 + 2·(4·128² + 3·128·384)
+        "global_batch_size": 32,  # 0.58 · 19,005,440^0.571 / 256 = 32.1 sequences
+        "learning_rate": 0.02, "warmup_steps": 232, "eval_every_steps": 580, "checkpoint_every_steps": 580,  # of 2,320 steps
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("model_given", "others", "expected"),
     [
-        ({"hidden_size": 100}, {}, {"model.num_attention_heads": 1, "model.intermediate_size": 320, "learning_rate": 0.0077}),
+        (
+            {"hidden_size": 100},
+            {"optimizer": {"name": "adamw"}},
+            {"model.num_attention_heads": 1, "model.intermediate_size": 320, "learning_rate": 0.0077},
+        ),
+        ({}, {}, {"model.conv_layers": [0, 2, 4]}),
         ({"num_attention_heads": 7}, {}, {"model.hidden_size": 448, "model.num_key_value_heads": 7}),
         ({"num_attention_heads": 128}, {}, {"model.hidden_size": 512}),
-        ({"tie_word_embeddings": False, "qk_norm": False}, {}, {"model.hidden_size": 384}),
+        ({"tie_word_embeddings": True, "qk_norm": False}, {}, {"model.conv_layers": [], "optimizer": {"name": "muon"}}),
         ({}, {"budget": {"steps": 50}}, {"warmup_steps": 5, "eval_every_steps": 12}),
         ({}, {"budget": {"tokens": 512_000}, "global_batch_size": 10}, {"warmup_steps": 20, "checkpoint_every_steps": 50}),
         ({}, {"budget": {"tokens": 1}}, {"warmup_steps": 0, "eval_every_steps": 1, "global_batch_size": 8}),
         ({}, {"optimizer": {"name": "muon"}}, {"learning_rate": 0.02}),
         ({}, {"optimizer": {"betas": [0.9, 0.99]}}, {"learning_rate": 0.002}),
-        ({}, {"learning_rate": None, "warmup_steps": None}, {"learning_rate": 0.002}),
+        ({}, {"learning_rate": None, "warmup_steps": None}, {"learning_rate": 0.02}),
         ({"hidden_size": "wide", "heads": 3}, {"global_batch_size": True, "budget": {"tokens": -3}}, {"model.num_attention_heads": 6}),
     ],
 )
@@ -69,6 +76,8 @@ def test_what_is_given_stays_and_the_rest_follows_it(model_given: dict[str, Any]
     assert expected.items() <= values.items()
     assert not {f"model.{name}" for name in model_given} & set(values)
     assert not {name for name, value in others.items() if value is not None} & set(values)
+    own_embedding = "optimizer" not in others and not model_given.get("tie_word_embeddings")
+    assert ("embedding_std" in values) == own_embedding, "the two are measured together"
 
 
 def test_a_given_width_and_heads_give_a_model() -> None:
