@@ -95,7 +95,11 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
-        (["pretrain.model.num_attention_heads=7"], "model.hidden_size 128 is not divisible by model.num_attention_heads 7"),
+        (
+            ["pretrain.model.num_attention_heads=7", "pretrain.model.qk_norm=false", "pretrain.model.conv_layers=[]"],
+            "model.hidden_size 128 is not divisible by model.num_attention_heads 7",
+        ),
+        (["pretrain.model.qk_norm=false"], "model.conv_layers needs model.qk_norm"),
         (["pretrain.model.num_key_value_heads=3"], "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
         (["pretrain.model.head_dim=3"], "A head has 3 channels"),
         (["pretrain.optimizer={name: adamw, betas: [0.9, 1.0]}"], "pretrain.optimizer.betas.1: must be below 1, not 1.0."),
@@ -246,5 +250,7 @@ def test_a_branch_of_a_recorded_run_has_every_section_beside_its_imports(tmp_pat
 
 def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "tiny", "--home", str(tmp_path / "home"), "--set", "pretrain.model.num_attention_heads=7"]) == 2
-    assert capsys.readouterr().err.startswith("loam: pretrain.model: model.hidden_size 128 is not divisible by model.num_attention_heads 7")
+    assert capsys.readouterr().err.startswith(
+        "loam: pretrain.model.head_dim: model.hidden_size 128 is not divisible by model.num_attention_heads 7"
+    )
     assert not (tmp_path / "home").exists()

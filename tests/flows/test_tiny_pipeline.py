@@ -42,10 +42,12 @@ def test_the_numbers_mean_something(tiny_home: Path) -> None:
 
 @pytest.mark.ci
 def test_the_whole_training_shows_more() -> None:
-    """In the home of `make run`: sft beats chance, too. DPO's 50 steps may show nothing."""
+    """In the home of `make run`: sft beats chance, base the trigram and dpo its own beginning."""
     text = (artifact(default_home(), "report") / "report.md").read_text()
     assert "| reached | The base model beats the unigram" in text
     assert "| reached | The sft model beats chance on docs_complete (acc_mutual_info)" in text
+    assert "| reached | The base model beats the kneser ney 3gram model in bits per byte" in text
+    assert "| reached | DPO raises the reward margin of more held-out pairs than it lowers" in text
 
 
 def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_dry_run_shows_the_cost_and_runs_nothing(tmp_path: Path, machine: Mach
     assert main(["decide", "tiny", "--b", B, "--dry-run", "--max-pairs", "8", "--home", str(tmp_path / "home")]) == 0
     said = capsys.readouterr().out
     assert "4 to 8, of two runs each" in said and "8 pairs decide a mean difference of 2.05 standard deviations" in said
-    assert "parameters 1,311,872" in said and "no earlier build here to compare with" in said and not machine.asked
+    assert "parameters 1,869,824" in said and "no earlier build here to compare with" in said and not machine.asked
     assert not (tmp_path / "home" / "decisions").exists() and not (tmp_path / "home" / "runs").exists()
 
 

@@ -159,8 +159,8 @@ def test_a_plan_has_sizes_and_counts_what_is_shared_once(tmp_path: Path, monkeyp
     planned = plan_sweep(request, points)
     assert [one.seconds for one in planned] == [1101.0, 101.0, 1.0, 1.0]
     assert [one.size.tokens for one in planned] == [5 * 8 * 128, 5 * 8 * 256, 50 * 8 * 128, 50 * 8 * 256]
-    assert {one.size.parameters for one in planned} == {1_311_872} and not any(one.cached for one in planned)
-    assert planned[0].size.flops == (6 * 1_310_720 + 12 * 4 * 128 * 128) * 5 * 8 * 128
+    assert {one.size.parameters for one in planned} == {1_869_824} and not any(one.cached for one in planned)
+    assert planned[0].size.flops == (6 * 1_343_488 + 12 * 2 * 128 * 128) * 5 * 8 * 128
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"name": "toy-1"}'])
@@ -183,4 +183,4 @@ def test_a_dry_run_only_shows_the_points(tmp_path: Path, capsys: pytest.CaptureF
     words = ["sweep", str(tmp_path / "toy.yaml"), "--over", "pretrain.budget.steps=[5, 50]", "--seeds", "2", "--dry-run"]
     assert main([*words, "--home", str(tmp_path / "home")]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("to train") == 4 and "1,311,872" in shown and "4 trainings" in shown and not (tmp_path / "home" / "sweeps").exists()
+    assert shown.count("to train") == 4 and "1,869,824" in shown and "4 trainings" in shown and not (tmp_path / "home" / "sweeps").exists()

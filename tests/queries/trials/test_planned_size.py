@@ -10,8 +10,11 @@ from stages.core.contract.recipe import load_recipe
 from stages.queries.plan import Plan
 from stages.queries.trials.planned_size import PlannedSize, planned_size
 
-PARAMETERS = 4096 * 128 + 4 * (128 * (2 * 128 + 2 * 64) + 3 * 128 * 384) + 9 * 128
-PER_TOKEN = 6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * 256
+MATMULS = 4096 * 128 + 2 * 128 * (2 * 128 + 2 * 64) + 2 * 4 * 128 * 128 + 4 * 3 * 128 * 384
+"""Head, two blocks with attention, two with short convolutions, four feed-forward layers."""
+PARAMETERS = MATMULS + 4096 * 128 + 9 * 128 + 2 * 2 * 32 + 2 * 3 * 128
+"""And the embedding, the norms of blocks and output, those of queries and keys, and the filters."""
+PER_TOKEN = 6 * MATMULS + 12 * 2 * 128 * 256
 
 
 @pytest.mark.parametrize(
@@ -35,7 +38,7 @@ def test_tokens_and_work_follow_the_ranges_of_the_mixture() -> None:
     """100 sequences of 64 tokens are 12 whole batches of 8; the other 288 steps read sequences of 256."""
     phases = "mix.phases=[{tokens: 6400, seq_len: 64}, {tokens: 100000}]"
     tokens = {64: 12 * 8 * 64, 256: 288 * 8 * 256}
-    work = sum(count * (6 * (PARAMETERS - 9 * 128) + 12 * 4 * 128 * length) for length, count in tokens.items())
+    work = sum(count * (6 * MATMULS + 12 * 2 * 128 * length) for length, count in tokens.items())
     assert planned_size(load_recipe("tiny", config_classes(), (phases, "pretrain.budget.steps=300")), Plan(())) == PlannedSize(
         PARAMETERS, sum(tokens.values()), float(work)
     )
