@@ -81,6 +81,9 @@ class PretrainConfig(ContinuedTraining, DerivedSettings):
         own = {name: value for name, value in model.items() if name not in shape and not (used and name == "depth")}
         whole = {name: value for name, value in values.items() if name != "model"}
         whole |= {one.key: one.value for one in found if "." not in one.key}
+        part = {one.key.removeprefix("optimizer."): one.value for one in found if one.key.startswith("optimizer.")}
+        if part and isinstance(chosen := whole.get("optimizer"), dict):
+            whole["optimizer"] = {**chosen, **part}
         return CompletedSection({**whole, "model": {**own, **shape}}, {one.key: one.source for one in found})
 
 

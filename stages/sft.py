@@ -305,6 +305,7 @@ STAGE = Stage(
         "canaries.json: texts and chats with their ids and loss masks",
         "checkpoints name the steps that are left out after training went back",
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
+        "model.json has conv_layers",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -96,4 +96,4 @@ def test_plan_shows_each_derived_value_with_its_source(tmp_path: Path, capsys: p
     assert all(f"{setting} " in shown and source in shown for setting, source in recipe.derived.items())
     assert main(["plan", str(tmp_path / "dial.yaml"), "--until", "pretrain", "--home", str(tmp_path / "home"), "--json"]) == 0
     rows = {row["derived setting"]: row["value"] for row in json.loads(capsys.readouterr().out)["answer"]["derived"]}
-    assert rows["pretrain.model.hidden_size"] == "128" and rows["pretrain.budget"] == '{"tokens": 19005440}' and len(rows) == 16
+    assert rows["pretrain.model.hidden_size"] == "128" and rows["pretrain.budget"] == '{"tokens": 19005440}' and len(rows) == 17

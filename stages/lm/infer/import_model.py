@@ -34,6 +34,7 @@ MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "original_max_position_embeddings": (None,), "auto_map": (None,),
     "conv_L_cache": (CONV_TAPS,), "conv_bias": (False,), "block_auto_adjust_ff_dim": (False,),
+    "block_ff_dim": (None,), "tie_embedding": (None,),  # of an LFM2: other names, which win over the usual ones
 }  # fmt: skip
 """Settings of config.json -> the only values that our decoder supports. Each setting may be absent."""
 NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
@@ -42,7 +43,6 @@ LFM2_NEEDED = (
     "layer_types",
     "num_key_value_heads",
     "tie_word_embeddings",
-    "rope_parameters",
     "conv_L_cache",
     "block_auto_adjust_ff_dim",
 )
@@ -146,6 +146,9 @@ def read_shape(path: Path) -> ModelConfig:
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
             raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
     theta, scaling = _rope(config)
+    if theta is None and lfm2:
+        raise ImportedModelError("config.json has no rope_theta.")
+    theta = 10_000.0 if theta is None else theta
     epsilon = "norm_eps" if lfm2 else "rms_norm_eps"
     for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), (epsilon, config.get(epsilon, 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
@@ -166,6 +169,8 @@ def read_shape(path: Path) -> ModelConfig:
         raise ImportedModelError(
             f"Its {named} layer_types must be those of its {config['num_hidden_layers']} layers, with a conv among them."
         )
+    if lfm2 and len(convolved) == named:
+        raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
     qk_norm = ARCHITECTURES[architecture]
     try:
         return ModelConfig.model_validate({
@@ -180,7 +185,7 @@ def read_shape(path: Path) -> ModelConfig:
 
 
 def _rope(config: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
-    """Returns (rope_theta, the fields of RopeScaling; None without scaling). Their values are not checked yet.
+    """Returns (rope_theta; None if it is not given, the fields of RopeScaling; None without scaling). Their values are not checked yet.
 
     transformers 5 writes rope_parameters with rope_theta in it; transformers 4 writes rope_theta and, for a scaled model, rope_scaling.
 
@@ -208,7 +213,7 @@ def _rope(config: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
     thetas = [holder["rope_theta"] for holder in (rope, config) if holder.get("rope_theta") is not None]
     if len(thetas) > 1 and thetas[0] != thetas[1]:
         raise ImportedModelError(f"Its rope_theta is {_shown(thetas[1])}, and {_shown(thetas[0])} in {name}; leave one of them out.")
-    return (thetas or [10_000.0])[0], {key: rope[key] for key in numbers} or None
+    return (thetas or [None])[0], {key: rope[key] for key in numbers} or None
 
 
 def _fault(error: ValidationError) -> str:

@@ -76,7 +76,7 @@ class ModelShape(StageConfig):
     tie_word_embeddings: bool = False
     """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
     qk_norm: bool = False
-    """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM."""
+    """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM, except with conv_layers."""
     head_dim: int = Field(None, ge=1, le=1 << 20, validate_default=True)
     """Channels of an attention head, an even number. null: hidden_size / num_attention_heads. Qwen3 has 128 at every size."""
     conv_layers: tuple[int, ...] = ()

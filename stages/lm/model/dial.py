@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
@@ -104,7 +104,7 @@ def _shape(depth: int, vocab_size: int, seq_len: int, own: Settings) -> list[Dia
         ),
         DialValue("qk_norm", True, "Qwen3 (arXiv 2505.09388), nanochat"),
     ]
-    convolved: list[JsonValue] = list(range(0, depth - 1, 2)) if own.get("qk_norm", True) is True else []
+    convolved: list[JsonValue] = list(range(0, depth - 1, 2)) if _flag(own, "qk_norm", True) else []
     about = "every other block, the last has attention: LFM2 (arXiv 2511.23404) has more (measured with four blocks)"
     return [*values, DialValue("conv_layers", convolved, about if convolved else "attention in every block")]
 
@@ -143,8 +143,11 @@ def _training(parameters: int, model: Settings, seq_len: int, given: Settings) -
     found = [DialValue("budget", {"tokens": tokens}, f"{horizon}, {parameters:,} parameters in matrix products")]
     optimizer = given.get("optimizer")
     if optimizer is None:
-        chosen = _optimizer(tied=model.get("tie_word_embeddings") is True)
-        found, optimizer = found + chosen, chosen[0].value
+        optimizer = {"name": "muon"}
+        about = "Muon (Jordan et al. 2024): 1.58 bits per byte in place of AdamW's 1.72 in tests/bench/quality"
+        found.append(DialValue("optimizer", optimizer, about))
+    if not _flag(model, "tie_word_embeddings", False):
+        found += _embedding(optimizer, given.get("embedding_std"))
     batch = _whole(given, "global_batch_size") or _batch(tokens, seq_len)
     of = "the budget" if _whole(budget, "tokens") else horizon
     about = f"Step Law (arXiv 2503.04715): 0.58 · D^0.571 tokens, D by {of}; a power of two of sequences, at least {FEWEST_SEQUENCES}"
@@ -160,13 +163,15 @@ def _training(parameters: int, model: Settings, seq_len: int, given: Settings) -
     return found
 
 
-def _optimizer(tied: bool) -> list[DialValue]:
-    """Returns Muon, and how the embedding begins. tied: whether it is the output head too, which then decides both."""
-    about = "Muon (Jordan et al. 2024): 1.58 bits per byte in place of AdamW's 1.72 in tests/bench/quality"
-    if tied:
-        return [DialValue("optimizer", {"name": "muon"}, about)]
-    muon: JsonValue = {"name": "muon", "embedding_learning_rate_ratio": EMBEDDING_RATE_RATIO}
-    return [DialValue("optimizer", muon, about), DialValue("embedding_std", EMBEDDING_STD, "nanochat (0.8); measured with four blocks")]
+def _embedding(optimizer: JsonValue, std: JsonValue) -> list[DialValue]:
+    """Returns how an embedding of its own begins and learns under Muon. The two were measured together, so what gives one of them gives both."""
+    own = optimizer if isinstance(optimizer, Mapping) else {}
+    if own.get("name") != "muon" or own.get("embedding_learning_rate_ratio") is not None or std is not None:
+        return []
+    return [
+        DialValue("optimizer.embedding_learning_rate_ratio", EMBEDDING_RATE_RATIO, "nanochat (15); measured with four blocks"),
+        DialValue("embedding_std", EMBEDDING_STD, "nanochat (0.8); measured with four blocks"),
+    ]
 
 
 def _batch(tokens: int, seq_len: int) -> int:
@@ -188,6 +193,14 @@ def _rate(optimizer: JsonValue, width: int) -> DialValue:
         raise NoRateError(f"there is no rule for the learning rate of the optimizer {str(name)[:60]}")
     rate = float(f"{ADAMW_RATE * ADAMW_WIDTH / width:.2g}")
     return DialValue("learning_rate", rate, "AdamW: 0.006 · 128 / hidden_size (tiny, measured; 1/width of muP, arXiv 2203.03466)")
+
+
+def _flag(values: Settings, key: str, default: bool) -> bool:
+    """Returns a given truth value as the section's own check reads it; the default for anything else."""
+    try:
+        return TypeAdapter(bool).validate_python(values.get(key, default))
+    except ValidationError:
+        return default
 
 
 def _whole(values: Settings, key: str) -> int | None:

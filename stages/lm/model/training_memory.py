@@ -128,6 +128,9 @@ def _kept_bytes(config: ModelConfig, width_bytes: int) -> list[tuple[int, int, i
 def _small_parameters(config: ModelConfig) -> int:
     """Returns the number of elements of all parameters whose tensors are on the heap. The largest matrix of a block stands for all of it."""
     table = config.vocab_size * config.hidden_size
-    largest = config.hidden_size * max(config.intermediate_size, config.num_attention_heads * config.head_dim)
+    widest = max(
+        config.intermediate_size, config.num_attention_heads * config.head_dim, 3 * config.hidden_size if config.conv_layers else 0
+    )
+    largest = config.hidden_size * widest
     tables = table * (1 if config.tie_word_embeddings else 2) if table <= MMAP_ELEMENTS else 0
     return tables + (hidden_matmuls(config) if largest <= MMAP_ELEMENTS else 0)

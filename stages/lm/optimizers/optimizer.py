@@ -52,7 +52,7 @@ class ParameterGroup(TypedDict):
 class Optimizer(StageConfig):
     """An optimizer: settings, state declaration and constructor.
 
-    A hidden matrix is a matrix of a block. The other parameters are embedding, head and norms.
+    A hidden matrix is a matrix of a block. The other parameters are embedding, head, norms and the filters of short convolutions.
     """
 
     name: str = Field(decides=True)

@@ -36,7 +36,7 @@ class Muon(Optimizer):
     newton_schulz_precision: Literal["fp32", "bf16"] = Field("fp32", decides=True)
     """Precision of the Newton-Schulz steps. Source of fp32: machines then differ only by fp32 rounding. Jordan et al. use bf16, which is faster."""
     adamw_learning_rate_ratio: float = Field(0.3, gt=0, le=1000, decides=True)
-    """Learning rate of head and norms, and of a table that is embedding and head, as a fraction of that of the matrices. Source of 0.3: 0.006 and 0.02,
+    """Learning rate of head, norms and filters, and of a table that is embedding and head, as a fraction of that of the matrices. Source of 0.3: 0.006 and 0.02,
     measured with tiny; in tests/bench/quality 0.15 was worse (one seed)."""
     embedding_learning_rate_ratio: float = Field(0.3, gt=0, le=1000, decides=True)
     """Learning rate of an embedding that is not the head too, as a fraction of that of the matrices. Source of 0.3: that of head and norms; so

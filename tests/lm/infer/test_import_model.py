@@ -156,7 +156,10 @@ LFM2_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"layer_types": []}, "Its 0 layer_types must be those of its 2 layers, with a conv among them."),
     ({"layer_types": ["conv"]}, "Its 1 layer_types must be those of its 2 layers, with a conv among them."),
     ({"layer_types": ["full_attention"] * 2}, "Its 2 layer_types must be those of its 2 layers, with a conv among them."),
-    ({"layer_types": ["conv"] * 2}, "model.conv_layers names every block; leave attention to at least one."),
+    ({"layer_types": ["conv"] * 2}, "Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention."),
+    ({"block_ff_dim": 64}, "Its block_ff_dim is 64; Loam's decoder has null."),
+    ({"tie_embedding": True}, "Its tie_embedding is true; Loam's decoder has null."),
+    *(({"rope_parameters": rope}, "config.json has no rope_theta.") for rope in (None, {}, {"rope_type": "default"}, ...)),
 ]
 
 

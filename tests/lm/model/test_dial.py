@@ -43,7 +43,7 @@ def test_what_is_small_is_told_by_hand() -> None:
     assert derived(2) == {
         "model.num_hidden_layers": 2, "model.hidden_size": 128, "model.num_attention_heads": 2, "model.num_key_value_heads": 2,
         "model.intermediate_size": 384, "model.qk_norm": True, "model.tie_word_embeddings": False, "model.conv_layers": [0],
-        "optimizer": {"name": "muon", "embedding_learning_rate_ratio": 10.0}, "embedding_std": 1.0,
+        "optimizer": {"name": "muon"}, "optimizer.embedding_learning_rate_ratio": 10.0, "embedding_std": 1.0,
         "budget": {"tokens": 20 * 950_272},  # 4,096·128 + 2·(4·128² + 3·128·384)
         "global_batch_size": 32,  # 0.58 · 19,005,440^0.571 / 256 = 32.1 sequences
         "learning_rate": 0.02, "warmup_steps": 232, "eval_every_steps": 580, "checkpoint_every_steps": 580,  # of 2,320 steps
@@ -65,7 +65,11 @@ def test_what_is_small_is_told_by_hand() -> None:
         ({}, {"budget": {"steps": 50}}, {"warmup_steps": 5, "eval_every_steps": 12}),
         ({}, {"budget": {"tokens": 512_000}, "global_batch_size": 10}, {"warmup_steps": 20, "checkpoint_every_steps": 50}),
         ({}, {"budget": {"tokens": 1}}, {"warmup_steps": 0, "eval_every_steps": 1, "global_batch_size": 8}),
-        ({}, {"optimizer": {"name": "muon"}}, {"learning_rate": 0.02}),
+        ({}, {"optimizer": {"name": "muon", "momentum": 0.9}}, {"learning_rate": 0.02, "optimizer.embedding_learning_rate_ratio": 10.0}),
+        ({}, {"optimizer": {"name": "muon", "embedding_learning_rate_ratio": 2.0}}, {"learning_rate": 0.02}),
+        ({}, {"embedding_std": 0.5}, {"optimizer": {"name": "muon"}}),
+        ({"tie_word_embeddings": "true", "qk_norm": 1}, {}, {"model.conv_layers": [0, 2, 4]}),
+        ({"qk_norm": "no"}, {}, {"model.conv_layers": []}),
         ({}, {"optimizer": {"betas": [0.9, 0.99]}}, {"learning_rate": 0.002}),
         ({}, {"learning_rate": None, "warmup_steps": None}, {"learning_rate": 0.02}),
         ({"hidden_size": "wide", "heads": 3}, {"global_batch_size": True, "budget": {"tokens": -3}}, {"model.num_attention_heads": 6}),
@@ -76,8 +80,14 @@ def test_what_is_given_stays_and_the_rest_follows_it(model_given: dict[str, Any]
     assert expected.items() <= values.items()
     assert not {f"model.{name}" for name in model_given} & set(values)
     assert not {name for name, value in others.items() if value is not None} & set(values)
-    own_embedding = "optimizer" not in others and not model_given.get("tie_word_embeddings")
-    assert ("embedding_std" in values) == own_embedding, "the two are measured together"
+    optimizer = others.get("optimizer", {"name": "muon"})
+    own_embedding = (
+        not model_given.get("tie_word_embeddings") and optimizer.get("name") == "muon" and "embedding_learning_rate_ratio" not in optimizer
+        and "embedding_std" not in others
+    )  # fmt: skip
+    assert ("embedding_std" in values) == ("optimizer.embedding_learning_rate_ratio" in values) == own_embedding, (
+        "they are measured together"
+    )
 
 
 def test_a_given_width_and_heads_give_a_model() -> None:
