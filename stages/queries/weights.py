@@ -1,7 +1,7 @@
 """Compares the weights of two checkpoints or exported models: per parameter, per layer and per kind of parameter.
 
 Norms and products are float64 sums over the stored values, so that a model exported in bfloat16 can be compared with its checkpoint.
-Two checkpoints are compared by our parameter names. If one artifact is a model, both have the names of transformers.
+Parameters have our names, those of an exported model too: the classes of transformers name the same parameter differently.
 Cost: each set of weights is read once; one parameter of each is in memory at a time.
 """
 
@@ -31,7 +31,7 @@ GROUPS = ("embedding", "attention", "convolution", "feed-forward", "norms", "hea
 CHUNK = 1 << 22
 """Number of elements that are converted to float64 at a time."""
 
-Setting = str | int | float | bool | None
+Setting = str | int | float | bool | list[int] | None
 T = TypeVar("T")
 
 
@@ -169,9 +169,8 @@ def compare_weights(a: Artifact, b: Artifact) -> WeightsComparison:
                 where=str(artifact.path),
                 do="Compare two checkpoints or models (pretrain, sft, dpo, export@base …), or `loam lineage diff` for other artifacts.",
             )
-    theirs = "model" in (a.manifest["kind"], b.manifest["kind"])
     with ExitStack() as stack:
-        left, right = _open(a, theirs, stack), _open(b, theirs, stack)
+        left, right = _open(a, stack), _open(b, stack)
         alone: list[LoneParameter] = []
         parameters: list[ParameterFigures] = []
         sums: list[tuple[str, int | None, Sums]] = []
@@ -216,9 +215,9 @@ def layer_of(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _open(artifact: Artifact, theirs: bool, stack: ExitStack) -> Weights:
+def _open(artifact: Artifact, stack: ExitStack) -> Weights:
     opener = _open_checkpoint if artifact.manifest["kind"] == "checkpoint" else _open_model
-    return _guarded(lambda: opener(artifact.path, theirs, stack), artifact)
+    return _guarded(lambda: opener(artifact.path, stack), artifact)
 
 
 def _guarded(work: Callable[[], T], *artifacts: Artifact) -> T:
@@ -248,39 +247,43 @@ def _guarded(work: Callable[[], T], *artifacts: Artifact) -> T:
         ) from error
 
 
-def _open_checkpoint(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
+def _open_checkpoint(folder: Path, stack: ExitStack) -> Weights:
     from stages.lm.checkpoints import checkpoint
-    from stages.lm.infer.convert import hugging_face_name
     from stages.lm.model.config import read_model_config
 
     shapes = checkpoint.read_trainer(folder / "checkpoint").shapes
     partition = checkpoint.reader(folder / "checkpoint", stack)
-    config = read_model_config(folder / "model.json")
-    ours = {hugging_face_name(name, config) if theirs else name: name for name in shapes}
 
     def read(name: str) -> Tensor:
-        shape = shapes[ours[name]]
-        return partition(ours[name], "weight", 0, math.prod(shape))
+        return partition(name, "weight", 0, math.prod(shapes[name]))
 
-    return Weights({name: tuple(shapes[own]) for name, own in ours.items()}, read, _settings(config))
+    return Weights({name: tuple(shape) for name, shape in shapes.items()}, read, _settings(read_model_config(folder / "model.json")))
 
 
-def _open_model(folder: Path, theirs: bool, stack: ExitStack) -> Weights:
+def _open_model(folder: Path, stack: ExitStack) -> Weights:
+    """Returns the weights of an exported model by our names. A tensor that our decoder does not have keeps its name and comes last."""
+    import torch
     from safetensors import safe_open
 
+    from stages.lm.infer.convert import hugging_face_name
     from stages.lm.infer.import_model import read_shape
+    from stages.lm.model.llama import Llama
 
     where: dict[str, safe_open] = {}
     for path in sorted(folder.glob("*.safetensors")):
         file = stack.enter_context(safe_open(path, "pt"))
         where |= dict.fromkeys(file.keys(), file)
-    shapes = {name: _stored_shape(where[name], name) for name in sorted(where, key=_place)}
+    config = read_shape(folder / "config.json")
+    with torch.device("meta"):
+        theirs = {name: hugging_face_name(name, config) for name, _ in Llama(config).named_parameters()}
+    stored = {name: other for name, other in theirs.items() if other in where}
+    stored |= {name: name for name in sorted(where) if name not in stored.values()}
 
     def read(name: str) -> Tensor:
-        tensor: Tensor = where[name].get_tensor(name)  # type: ignore[no-untyped-call]
+        tensor: Tensor = where[stored[name]].get_tensor(stored[name])  # type: ignore[no-untyped-call]
         return tensor
 
-    return Weights(shapes, read, _settings(read_shape(folder / "config.json")))
+    return Weights({name: _stored_shape(where[other], other) for name, other in stored.items()}, read, _settings(config))
 
 
 def _stored_shape(file: safe_open, name: str) -> tuple[int, ...]:
@@ -289,15 +292,9 @@ def _stored_shape(file: safe_open, name: str) -> tuple[int, ...]:
 
 def _settings(shape: ModelConfig) -> dict[str, Setting]:
     """Returns the fields of a shape that are set; those of rope_scaling under "rope_scaling.NAME"."""
-    found: dict[str, Setting] = shape.model_dump(exclude={"rope_scaling"})
+    found: dict[str, Setting] = shape.model_dump(mode="json", exclude={"rope_scaling"})
     scaling = shape.rope_scaling.model_dump() if shape.rope_scaling else {}
     return found | {f"rope_scaling.{name}": value for name, value in scaling.items()}
-
-
-def _place(name: str) -> tuple[int, int, str]:
-    """Returns the sort key of a parameter in a model: embedding first, then blocks by number, then the rest."""
-    layer = layer_of(name)
-    return (0 if "embed" in name else 1 if layer is not None else 2, layer or 0, name)
 
 
 def _read_sums(a: Weights, b: Weights, name: str) -> Sums:

@@ -19,6 +19,7 @@ from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.lm.checkpoints.checkpoint import describe
 from stages.lm.infer.convert import hugging_face_model, hugging_face_name
+from stages.lm.infer.import_model import read_shape
 from stages.lm.model.config import ModelConfig, write_model_config
 from stages.lm.model.llama import Llama, initial_value
 from stages.queries import weights
@@ -169,8 +170,9 @@ def test_an_exported_model_is_held_against_its_checkpoint(tmp_path: Path, tied: 
     model = artifact(tmp_path / "model", "model", "export@base")
     found = compare_weights(checkpoint(tmp_path / "a", shape, made, 2), model)
     assert found["alone"] == found["config"] == []
-    assert {row["parameter"] for row in found["parameters"]} == {hugging_face_name(name, shape) for name in made}
+    assert {row["parameter"] for row in found["parameters"]} == set(made)
     assert found["groups"][-1]["relative_change"] == 0.0 and found["groups"][-1]["parameters"] == sum(t.numel() for t in made.values())
+    assert [row["parameter"] for row in found["parameters"]] == list(values(shape, 1)), "in the order of the model"
     other = compare_weights(model, checkpoint(tmp_path / "b", shape, values(shape, 5)))
     expected = brute([(tensor, values(shape, 5)[name]) for name, tensor in made.items()])
     assert figures(other["groups"][-1]) == pytest.approx(expected, rel=1e-9)
@@ -188,12 +190,24 @@ def test_two_models_in_bfloat16(tmp_path: Path) -> None:
     b = artifact(tmp_path / "b", "model", "export@dpo")
     found = compare_weights(a, b)
     left, right = load_file(a.path / "model.safetensors"), load_file(b.path / "model.safetensors")
-    assert [row["parameter"] for row in found["parameters"]][0] == "model.embed_tokens.weight"
+    assert [row["parameter"] for row in found["parameters"]][0] == "embedding.weight"
+    shape = read_shape(a.path / "config.json")
     for row in found["parameters"]:
-        name = row["parameter"]
+        name = hugging_face_name(row["parameter"], shape)
         assert figures(row) == pytest.approx(brute([(left[name].float(), right[name].float())]), rel=1e-9, abs=1e-12), name
     changed = max(found["parameters"], key=lambda row: row["relative_change"])
-    assert changed["parameter"] == "model.layers.1.mlp.up_proj.weight" and changed["relative_change"] == pytest.approx(0.5, rel=1e-2)
+    assert changed["parameter"] == "blocks.1.ffn.up.weight" and changed["relative_change"] == pytest.approx(0.5, rel=1e-2)
+
+
+def test_models_of_two_classes_are_compared_where_they_have_the_same_parts(tmp_path: Path) -> None:
+    """LFM2 and Qwen3 have other names for the same feed-forward layer."""
+    convolved, plain = config(conv_layers=[1]), config()
+    for name, shape in (("a", convolved), ("b", plain)):
+        hugging_face_model(shape, values(shape, 1), SPECIAL, "float32").save_pretrained(tmp_path / name)
+    found = compare_weights(artifact(tmp_path / "a", "model", "export@base"), artifact(tmp_path / "b", "model", "export@sft"))
+    assert {row["parameter"] for row in found["parameters"]} == {*values(convolved, 1)} & {*values(plain, 1)}
+    assert all(row["parameter"].startswith(("blocks.1.attention.", "blocks.1.convolution.")) for row in found["alone"]) and found["alone"]
+    assert {"setting": "conv_layers", "a": [1], "b": []} in found["config"]
 
 
 def test_what_has_no_weights_or_cannot_be_read_is_refused(tmp_path: Path) -> None:
