@@ -262,22 +262,20 @@ def _open_checkpoint(folder: Path, stack: ExitStack) -> Weights:
 
 def _open_model(folder: Path, stack: ExitStack) -> Weights:
     """Returns the weights of an exported model by our names. A tensor that our decoder does not have keeps its name and comes last."""
-    import torch
     from safetensors import safe_open
 
     from stages.lm.infer.convert import hugging_face_name
     from stages.lm.infer.import_model import read_shape
-    from stages.lm.model.llama import Llama
+    from stages.lm.model.llama import parameter_shapes
 
     where: dict[str, safe_open] = {}
     for path in sorted(folder.glob("*.safetensors")):
         file = stack.enter_context(safe_open(path, "pt"))
         where |= dict.fromkeys(file.keys(), file)
     config = read_shape(folder / "config.json")
-    with torch.device("meta"):
-        theirs = {name: hugging_face_name(name, config) for name, _ in Llama(config).named_parameters()}
+    theirs = {name: hugging_face_name(name, config) for name in parameter_shapes(config)}
     stored = {name: other for name, other in theirs.items() if other in where}
-    stored |= {name: name for name in sorted(where) if name not in stored.values()}
+    stored |= {name: name for name in sorted(where.keys() - stored.values())}
 
     def read(name: str) -> Tensor:
         tensor: Tensor = where[stored[name]].get_tensor(stored[name])  # type: ignore[no-untyped-call]

@@ -96,7 +96,7 @@ METRICS = SideTable(
             )
             for group, what in {
                 "embedding": "token embedding", "attention": "matrices of attention, and short convolutions in its place",
-               "feed_forward": "matrices of the feed-forward layers",
+                "feed_forward": "matrices of the feed-forward layers",
                 "norms": "weights of the norms", "head": "output head (null if tied to the embedding)",
             }.items()
         },

@@ -26,11 +26,9 @@ RENAMES = {
     "ffn.gate": "mlp.gate_proj", "ffn.up": "mlp.up_proj", "ffn.down": "mlp.down_proj",
 }  # fmt: skip
 """Names inside a block: ours -> those of Llama and Qwen3 in transformers."""
-LFM2_RENAMES = {
+LFM2_RENAMES = RENAMES | {
     "attention_norm": "operator_norm", "ffn_norm": "ffn_norm",
-    "attention.query_norm": "self_attn.q_layernorm", "attention.key_norm": "self_attn.k_layernorm",
-    "attention.query": "self_attn.q_proj", "attention.key": "self_attn.k_proj",
-    "attention.value": "self_attn.v_proj", "attention.out": "self_attn.out_proj",
+    "attention.query_norm": "self_attn.q_layernorm", "attention.key_norm": "self_attn.k_layernorm", "attention.out": "self_attn.out_proj",
     "convolution.input": "conv.in_proj", "convolution.filter": "conv.conv", "convolution.out": "conv.out_proj",
     "ffn.gate": "feed_forward.w1", "ffn.up": "feed_forward.w3", "ffn.down": "feed_forward.w2",
 }  # fmt: skip

@@ -25,7 +25,7 @@ from stages.lm.checkpoints import checkpoint
 from stages.lm.infer.convert import hugging_face_name
 from stages.lm.model import flops
 from stages.lm.model.config import CONV_TAPS, ModelConfig, RopeScaling, write_model_config
-from stages.lm.model.llama import Llama
+from stages.lm.model.llama import parameter_shapes
 
 SHARD_BYTES = 2 << 30
 ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True, "Lfm2ForCausalLM": True}  # whether it has QK-norm
@@ -115,8 +115,7 @@ def _write_weights(shape: ModelConfig, weights: Sequence[Path], out: Path) -> No
             raise ImportedModelError(
                 f"config.json has {shape.num_hidden_layers:,} layers, but the safetensors files hold {len(held):,} tensors."
             )
-        with torch.device("meta"):
-            names = {name: list(parameter.shape) for name, parameter in Llama(shape).named_parameters()}
+        names = parameter_shapes(shape)
         _refuse_other_tensors(held, names, shape)
 
         def value(name: str, begin: int, end: int) -> Tensor:

@@ -222,6 +222,12 @@ class Llama(nn.Module):  # type: ignore[misc]
         return self.head(self.norm(x_BLD), loss)
 
 
+def parameter_shapes(config: ModelConfig) -> dict[str, list[int]]:
+    """Returns the shapes of the decoder's parameters by name, in the order of the model, without allocating them."""
+    with torch.device("meta"):
+        return {name: list(parameter.shape) for name, parameter in Llama(config).named_parameters()}
+
+
 def whole_sequences(tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Returns positions [B, L] and bounds [B + 1] of sequences that are one segment each, for `Llama.forward`."""
     sequences, length = tokens_BL.shape
