@@ -39,7 +39,11 @@ def test_a_key_does_not_depend_on_the_order_of_its_parts(parts: dict) -> None:
     assert key_record.key_of(parts) == key_record.key_of(dict(reversed(list(parts.items()))))
 
 
-@given(st.dictionaries(st.text(min_size=1), st.integers(), min_size=1), st.data())
+# "code" has a line of its own, read in test_key_exact.py; hypothesis draws words of the source, so this one too.
+PART_NAMES = st.text(min_size=1).filter(lambda name: name != "code")
+
+
+@given(st.dictionaries(PART_NAMES, st.integers(), min_size=1), st.data())
 def test_every_changed_part_changes_the_key_and_is_named(parts: dict, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(parts)))
     other = {**parts, name: parts[name] + 1}
