@@ -1,7 +1,8 @@
 """reference: computes the log-probabilities of the preference pairs under the sft model, once for dpo.
 
 Guarantee: one table row per chosen pair that fits the context, in the order of the preference file. A log-probability is the sum over the
-tokens of the answer and its end-of-turn token.
+tokens of the answer and its end-of-turn token. Pairs that quote a document held out from pretraining are left out, so dpo does not train on
+them (stages/held_out_quotes.py).
 Cost: one forward pass over the pairs (a third of one epoch of DPO).
 Source: DPO (arXiv 2305.18290), the reference policy of equation 7.
 """
@@ -17,6 +18,7 @@ from stages.canary_files import check_canaries, write_canaries
 from stages.core.contract.declaration import Artifact, Context, Outcome, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
+from stages.held_out_quotes import ROLES, held_out_quotes
 from stages.lm.train.training_settings import ScoringSettings
 from stages.settings import Field
 
@@ -81,13 +83,16 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         return chat.render(messages, form, last_only=True)
 
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
-    chosen = pairs.choose(records, config.max_pairs)
+    quotes = held_out_quotes(records, inputs, ctx)
+    others = [record for record in records if record["split"] != "train" or record["doc_id"] not in quotes]
+    chosen = pairs.choose(others, config.max_pairs)
     encoded = pairs.encode_pairs(chosen, render, shape.max_position_embeddings)
     if advice := pairs.context_advice("pairs", encoded, shape.max_position_embeddings):
         ctx.log(advice)
     if not encoded.records:
         raise StageError(
-            f"None of {len(records)} preference pairs fits the context of {shape.max_position_embeddings} tokens (prompt and answer together).",
+            f"None of {len(others)} preference pairs fits the context of {shape.max_position_embeddings} tokens (prompt and answer together)"
+            + (f"; {len(records) - len(others)} more quote a held-out document." if quotes else "."),
             where=f"node {ctx.node}",
             do="Use shorter pairs, or a model with a longer context.",
         )
@@ -105,8 +110,12 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     return Outcome(
         rows=len(rows),
         tokens=int(found[:, 2:].sum()),
-        record_counts=_record_counts(records, chosen, encoded),
-        summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(encoded.dropped)},
+        record_counts=_record_counts(records, others, chosen, encoded),
+        summary={
+            "pairs": len(rows),
+            "logprob_accuracy": higher / len(rows),
+            "left_out": len(records) - len(others) + len(encoded.dropped),
+        },
         identity=("logprobs.parquet",),
     )
 
@@ -126,8 +135,12 @@ def _rows(records: Sequence[PreferenceRecord], found: np.ndarray) -> list[PairLo
 
 
 def _record_counts(
-    records: Sequence[PreferenceRecord], chosen: Sequence[PreferenceRecord], encoded: Encoded[PreferenceRecord]
+    records: Sequence[PreferenceRecord],
+    others: Sequence[PreferenceRecord],
+    chosen: Sequence[PreferenceRecord],
+    encoded: Encoded[PreferenceRecord],
 ) -> RecordCounts:
+    """Returns the record counts. others: the records that quote no held-out document; chosen: those of them that max_pairs takes."""
     from stages.lm.data.pairs import ExampleReason
 
     def chars(record: PreferenceRecord) -> int:
@@ -135,9 +148,11 @@ def _record_counts(
 
     lost: dict[str, int] = {}
     counts: dict[str, int] = encoded.reasons()
-    if len(chosen) < len(records):
-        counts[ExampleReason.BEYOND_MAX_PAIRS] = len(records) - len(chosen)
-        lost[ExampleReason.BEYOND_MAX_PAIRS] = sum(map(chars, records)) - sum(map(chars, chosen))
+    left_out = ((ExampleReason.HELD_OUT_DOCUMENT, records, others), (ExampleReason.BEYOND_MAX_PAIRS, others, chosen))
+    for reason, before, after in left_out:
+        if len(after) < len(before):
+            counts[reason] = len(before) - len(after)
+            lost[reason] = sum(map(chars, before)) - sum(map(chars, after))
     for record, reason in encoded.dropped:
         lost[reason] = lost.get(reason, 0) + chars(record)
     total = sum(chars(record) for record in records)
@@ -148,7 +163,9 @@ STAGE = Stage(
     name="reference",
     config=ReferenceConfig,
     run=run,
-    inputs={"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer"},
+    inputs={"checkpoint": "sft", "preferences": "preferences", "tokenizer": "train_tokenizer", **ROLES},
+    optional=tuple(ROLES),
+    ancestors=tuple(ROLES),
     summary={"pairs": "pairs", "logprob_accuracy": "share of pairs whose chosen answer is likelier, 0 to 1"},
     output="logprobs",
     tables=(LOGPROBS,),
@@ -158,6 +175,7 @@ STAGE = Stage(
         "sum over the answer and its end-of-turn token",
         "attention by segment, log-probabilities in chunks and RoPE in fp32 round otherwise",
         "canaries.json: texts and chats with their ids and loss masks",
+        "pairs that quote a document held out from pretraining are left out",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

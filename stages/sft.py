@@ -3,7 +3,8 @@
 Guarantee: in a conversation, the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model
 whose stop token is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A
 conversation that is too long for the context is left out as a whole, counted and listed in decisions/. With `replay`, some pretraining
-sequences are trained again among the chats; their loss is that of pretraining.
+sequences are trained again among the chats; their loss is that of pretraining. If the base model was pretrained in this pipeline, conversations
+that quote a document held out from it are left out (stages/held_out_quotes.py).
 Cost: the same per token as pretraining.
 Source: the chat format of the tokenizer (stages/text/items/chat.py); packing after arXiv 2404.10830; replay after arXiv 2403.08763.
 """
@@ -32,6 +33,7 @@ from stages.core.tables.training_tables import (
     TEXT_SAMPLES,
     training_section,
 )
+from stages.held_out_quotes import ROLES, held_out_quotes
 from stages.lm.train.training_settings import SequenceTraining
 from stages.mixture_sequences import Replayed, add_replay, refuse_unfit_mixture
 from stages.settings import Field
@@ -56,6 +58,7 @@ DECISIONS = SideTable(
         "verdict": Column("string", "kept or dropped"),
         "reason": Column("string", "why it was dropped"),
         "chars": Column("int64", "characters of its messages as JSON"),
+        "quote": Column("string", "words of a document held out from pretraining that it quotes; null where it was not dropped for that"),
     },
 )  # fmt: skip
 
@@ -68,6 +71,7 @@ class ConversationDecision(TypedDict):
     verdict: str
     reason: str | None
     chars: int
+    quote: str | None
 
 
 class SftConfig(SequenceTraining):
@@ -84,17 +88,18 @@ class SftConfig(SequenceTraining):
 
     @property
     def unused_roles(self) -> tuple[str, ...]:
-        """Without replay, the mixture is not read."""
+        """Without replay, no sequence of the mixture is read."""
         return () if self.replay else (REPLAYED_MIXTURE, REPLAYED_TOKENS)
 
 
 @dataclass(frozen=True)
 class _Data:
-    """What training needs, the conversations of both splits, and what is replayed beside them."""
+    """What training needs, the conversations of both splits, what those that were left out quote (by doc_id), and what is replayed."""
 
     prepared: training.Prepared
     train: Encoded[ConversationRecord]
     validation: Encoded[ConversationRecord]
+    quotes: Mapping[UUID, str]
     replayed: Replayed | None
 
 
@@ -107,7 +112,7 @@ def run(config: SftConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     machine = training.machine(ctx)
     data = _encoded(config, inputs, ctx)
     trained = training.train(config, data.prepared, machine, out, ctx)
-    record_counts = _record_counts_and_decisions(data.train, data.validation, out)
+    record_counts = _record_counts_and_decisions(data, out)
     write_canaries(out, inputs["tokenizer"])
     return trained_artifact.publish(trained, out, _summary(trained, data), record_counts, ("decisions",))
 
@@ -118,6 +123,7 @@ def _prepare(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
 
 def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) -> _Data:
     """Returns what training needs, after writing the sequences."""
+    from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.lm.data.phases import SequenceRange
     from stages.lm.model.config import read_model_config
@@ -127,13 +133,15 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     shape = read_model_config(checkpoint / "model.json")
     if config.replay:
         refuse_unfit_mixture(inputs, shape, ctx)
-    train, validation, sequence_of = _encode(inputs, shape, ctx)
+    records = cast("list[ConversationRecord]", list(parquet.read_rows(inputs["conversations"].path / "conversations.parquet")))
+    quotes = held_out_quotes(records, inputs, ctx)
+    train, validation, sequence_of = _encode(records, quotes, inputs, shape, ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
     sequences = int(sequence_of["train"].max(initial=-1)) + 1
     parts = {"train": train, "validation": validation}
     spans = {part: pairs.sequence_span_rows(part, encoded, sequence_of[part]) for part, encoded in parts.items()}
     replayed = None
-    if config.replay and train.items:  # without chats the training is refused
+    if config.replay:
         targets = sum(int(mask[1:].sum()) for _, mask in train.items)
         seed = ctx.seed if config.seed is None else config.seed
         replayed = add_replay(config.replay, seed, files["train"], targets, inputs, ctx)
@@ -144,21 +152,27 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
     prepared = training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples)
-    return _Data(prepared, train, validation, replayed)
+    return _Data(prepared, train, validation, quotes, replayed)
 
 
 def _encode(
-    inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context
+    records: Sequence[ConversationRecord], quotes: Mapping[UUID, str], inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context
 ) -> tuple[Encoded[ConversationRecord], Encoded[ConversationRecord], dict[str, np.ndarray]]:
     """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation.
 
+    Args:
+        records: The conversations.
+        quotes: doc_id -> quoted words of the conversations that are left out, because they quote a held-out document.
+        inputs: The inputs of the node.
+        shape: Shape of the model.
+        ctx: The node's context.
+
     Raises:
-        StageError: The tokenizer does not have the vocabulary size of the model.
+        StageError: The tokenizer does not have the vocabulary size of the model, or no conversation is left to train on.
     """
     import numpy as np
     from tokenizers import Tokenizer
 
-    from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.text.items import chat
     from stages.text.tokenizer.bpe import load_chat_format
@@ -172,27 +186,33 @@ def _encode(
             do="Use the tokenizer of the pretraining run.",
         )
     form = load_chat_format(inputs["tokenizer"].path)
-    read = parquet.read_rows(inputs["conversations"].path / "conversations.parquet")
-    records = cast("list[ConversationRecord]", list(read))
 
     def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
         return chat.render(messages, form)
 
     split = {
-        part: pairs.encode_conversations([r for r in records if r["split"] == part], render, shape.max_position_embeddings)
+        part: pairs.encode_conversations(
+            [r for r in records if r["split"] == part], render, shape.max_position_embeddings, quotes if part == "train" else ()
+        )
         for part in ("train", "validation")
     }
     sequence_of = {
         part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_position_embeddings) for part, e in split.items()
     }
+    left_out = {part: ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items()) for part, encoded in split.items()}
     for part, encoded in split.items():
-        dropped = ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items())
         ctx.log(
             f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
-            + (f"; left out: {dropped}" if dropped else "")
+            + (f"; left out: {left_out[part]}" if left_out[part] else "")
         )
         if advice := pairs.context_advice(f"{part} conversations", encoded, shape.max_position_embeddings):
             ctx.log(advice)
+    if not split["train"].items:
+        raise StageError(
+            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}.",
+            where=f"node {ctx.node}",
+            do="Give other conversations; where they are too_long, a larger mix.seq_len helps.",
+        )
     return split["train"], split["validation"], sequence_of
 
 
@@ -217,7 +237,7 @@ def _write_sequences(
     }
 
 
-def _record_counts_and_decisions(train: Encoded[ConversationRecord], validation: Encoded[ConversationRecord], out: Path) -> RecordCounts:
+def _record_counts_and_decisions(data: _Data, out: Path) -> RecordCounts:
     """Writes one decision per conversation.
 
     Returns:
@@ -225,8 +245,9 @@ def _record_counts_and_decisions(train: Encoded[ConversationRecord], validation:
     """
     from stages.core.tables import parquet
 
-    kept = [_decision(record) for encoded in (train, validation) for record in encoded.records]
-    dropped = [_decision(record, reason) for encoded in (train, validation) for record, reason in encoded.dropped]
+    kept = [_decision(record) for encoded in (data.train, data.validation) for record in encoded.records]
+    dropped = [_decision(record, reason, data.quotes.get(record["doc_id"])) for record, reason in data.train.dropped]
+    dropped += [_decision(record, reason) for record, reason in data.validation.dropped]
     parquet.write_rows(out / "decisions" / "00000.parquet", parquet.schema(**DECISIONS.types), kept + dropped)
     counts: dict[str, int] = {}
     chars: dict[str, int] = {}
@@ -238,8 +259,8 @@ def _record_counts_and_decisions(train: Encoded[ConversationRecord], validation:
     return RecordCounts("conversations", len(kept + dropped), len(kept), 0, counts, total, total - sum(chars.values()), 0, chars)
 
 
-def _decision(record: ConversationRecord, reason: str | None = None) -> ConversationDecision:
-    """Returns the decision on a conversation; a conversation with a reason is dropped."""
+def _decision(record: ConversationRecord, reason: str | None = None, quote: str | None = None) -> ConversationDecision:
+    """Returns the decision on a conversation; a conversation with a reason is dropped. quote: words of a held-out document in it."""
     verdict = "dropped" if reason else "kept"
     return {
         "doc_id": record["doc_id"],
@@ -247,6 +268,7 @@ def _decision(record: ConversationRecord, reason: str | None = None) -> Conversa
         "verdict": verdict,
         "reason": reason,
         "chars": len(record["messages"]),
+        "quote": quote,
     }
 
 
@@ -276,8 +298,10 @@ STAGE = Stage(
         "tokenizer": "train_tokenizer",
         REPLAYED_MIXTURE: "mix",
         REPLAYED_TOKENS: "encode",
+        **ROLES,
     },
-    optional=(REPLAYED_MIXTURE, REPLAYED_TOKENS),
+    optional=(REPLAYED_MIXTURE, REPLAYED_TOKENS, *ROLES),
+    ancestors=tuple(ROLES),
     model="sft",
     summary={
         "conversations": "conversations for training",
@@ -306,6 +330,7 @@ STAGE = Stage(
         "checkpoints name the steps that are left out after training went back",
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
+        "conversations that quote a document held out from pretraining are left out",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

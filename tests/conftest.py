@@ -42,8 +42,8 @@ SHARED = {
     "tiny_home": ("tests/flows/test_tiny_pipeline.py", "tests/flows/test_tiny_manifests.py", "tests/flows/test_deployments.py", "tests/dashboards/test_app.py"),
     "chain": tuple(
         f"tests/stages/test_{name}.py"
-        for name in ("blamed_steps", "damage", "dpo", "export", "export_check", "pairs_and_references", "pretrain", "reference", "settings_reach_the_job", "sft",
-                     "sft_replay", "training_identity", "training_summaries")
+        for name in ("blamed_steps", "damage", "dpo", "export", "export_check", "held_out_quotes", "pairs_and_references", "pretrain", "reference",
+                     "settings_reach_the_job", "sft", "sft_replay", "training_identity", "training_summaries")
     ),
     "standing_server": ("tests/flows/test_bad_input.py", "tests/flows/test_cli_commands.py", "tests/flows/test_added_stage.py"),
 }  # fmt: skip

@@ -30,7 +30,7 @@ from stages.core.contract.states import READY, NodeState
 from stages.core.run.named_checkpoint import steps_of
 from stages.core.store import manifest
 from stages.core.store.external import external_fields
-from stages.core.tables.training_tables import REPLAYED_MIXTURE, REPLAYED_TOKENS
+from stages.core.tables.training_tables import HELD_OUT_BY, HELD_OUT_DOCUMENTS, REPLAYED_MIXTURE, REPLAYED_TOKENS
 from stages.queries.plan import Plan, Planned, Step, newest_folders
 from stages.queries.planned_ranges import planned_ranges
 from stages.queries.training_size import model_shape, rank_memory_bytes, steps_before
@@ -47,6 +47,8 @@ MODEL_ROLES = ("model", "checkpoint", "continue_from")
 """Roles of the model that a stage trains or computes with, or goes on training."""
 REPLAY_ROLES = (REPLAYED_MIXTURE, REPLAYED_TOKENS)
 """Roles of pretraining data of which sft reads as much as its setting `replay` says."""
+SEARCHED_ROLES = (HELD_OUT_BY, HELD_OUT_DOCUMENTS)
+"""Roles that a training only searches. The held-out documents are few, so this takes no time beside the training."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
 
 def _data_bytes(sizes: Mapping[str, float], share: object) -> float:
     """Returns the bytes of the data of a node. share: its setting `replay`; the replayed part counts as if it were more of the other data."""
-    read = sum(size for role, size in sizes.items() if role not in MODEL_ROLES + REPLAY_ROLES)
+    read = sum(size for role, size in sizes.items() if role not in MODEL_ROLES + REPLAY_ROLES + SEARCHED_ROLES)
     return read / (1 - share) if isinstance(share, float) and 0 < share < 1 else read
 
 

@@ -36,6 +36,7 @@ LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"},
 BODIES = {
     "stages.canary_files",
     "stages.continued_training",
+    "stages.held_out_quotes",
     "stages.mixture_sequences",
     "stages.trained_artifact",
     "stages.training",

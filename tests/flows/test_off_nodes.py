@@ -181,13 +181,13 @@ def test_replay_needs_the_mixture(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 
 @pytest.mark.parametrize("share", [0, 0.2])
-def test_sft_reads_the_mixture_only_if_it_replays(share: float) -> None:
-    """Catches: a key of sft that changes with a mixture that it does not read, in a run as in the run of one node."""
+def test_sft_reads_sequences_of_the_mixture_only_if_it_replays(share: float) -> None:
+    """Catches: roles of a replay without one, in a run as in the run of one node."""
     given = recipe("tiny", f"sft.replay={share}")
-    both = {"checkpoint", "conversations", "tokenizer"}
+    always = {"checkpoint", "conversations", "tokenizer", "held_out_by", "held_out_documents"}
     for nodes in (whole_run(left_out(given)), upstream(["sft"], left_out(given))):
         (sft,) = (node for node in nodes if node.name == "sft")
-        assert set(sft.inputs) == (both | {"replayed_mixture", "replayed_tokens"} if share else both)
+        assert set(sft.inputs) == (always | {"replayed_mixture", "replayed_tokens"} if share else always)
 
 
 def test_a_recipe_with_nothing_to_read_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import duckdb
 import pytest
 
 from flows.opened_recipe import default_home
+from stages.core.tables.parquet import read_rows
+from stages.text.match.words import normalise_words
 from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 
 
@@ -62,6 +64,29 @@ def test_nothing_of_the_held_out_items_is_left(tiny_home: Path) -> None:
     shown = answered(loam("lineage", "show", "contamination", "--json", home=tiny_home).stdout)
     flagged = {k: v for k, v in shown["summary"].items() if "flagged" in k}
     assert flagged and all(v == 0 for v in flagged.values()), shown["summary"]
+
+
+def test_no_tuning_example_says_what_a_held_out_document_says(tiny_home: Path) -> None:
+    """By brute force over the words, without the index of the stages. Catches: a pipeline whose stages do not get the mixture."""
+    spans = {row["doc_id"] for row in read_rows(artifact(tiny_home, "mix") / "sequence_spans" / "validation.parquet")}
+    files = sorted((artifact(tiny_home, "decontaminate") / "documents").glob("*.parquet"))
+    texts = [row["text"] for file in files for row in read_rows(file) if row["doc_id"] in spans]
+    held_out = " ".join(f" {' '.join(normalise_words(text))} |" for text in texts)
+    left_out = {row["doc_id"] for row in read_rows(artifact(tiny_home, "sft") / "decisions" / "00000.parquet") if row["reason"]}
+    scored = {row["doc_id"] for row in read_rows(artifact(tiny_home, "reference") / "logprobs.parquet")}
+    chats = list(read_rows(artifact(tiny_home, "conversations") / "conversations.parquet"))
+    pairs = list(read_rows(artifact(tiny_home, "preferences") / "preferences.parquet"))
+
+    def quotes(said: list[str]) -> list[str]:
+        replies = [" ".join(words) for words in map(normalise_words, said) if len(words) >= 5]
+        assert len(replies) > 100
+        return [reply for reply in replies if f" {reply} " in held_out]
+
+    trained = [chat for chat in chats if chat["split"] == "train" and chat["doc_id"] not in left_out]
+    assert quotes([json.loads(chat["messages"])[1]["content"] for chat in chats])
+    assert not quotes([json.loads(chat["messages"])[1]["content"] for chat in trained])
+    compared = [pair for pair in pairs if pair["split"] == "train" and pair["doc_id"] in scored]
+    assert not quotes([pair[side] for pair in compared for side in ("chosen", "rejected")])
 
 
 def test_every_file_is_as_recorded(tiny_home: Path) -> None:

@@ -43,6 +43,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "text/match/suffix_array": ("tests/text/match/test_verbatim.py", "tests/stages/test_text_index.py"),
     "text/match/verbatim": ("tests/text/match/test_verbatim.py",),
     "text/match/example_texts": ("tests/stages/test_text_index.py", "tests/queries/test_trace_text_examples.py"),
+    "text/match/quotes": ("tests/text/match/test_quotes.py",),
+    "held_out_quotes": ("tests/stages/test_held_out_quotes.py",),
     "text_index": ("tests/stages/test_text_index.py",),
     "queries/tracing/outcomes": ("tests/queries/test_trace_tuning.py", "tests/queries/test_outcomes.py"),
     "queries/tracing/trace_text": ("tests/queries/test_trace_text.py", "tests/queries/test_trace_text_examples.py"),

@@ -199,6 +199,8 @@ def test_replay_is_a_part_of_the_sequences_and_its_mixture_is_not_read_whole() -
     """200 bytes of chats are half of what is trained with a share of a half, so they count as 400, however large the mixture is."""
     sizes = {"checkpoint": 7.0, "conversations": 150.0, "tokenizer": 50.0, "replayed_mixture": 1e9, "replayed_tokens": 1e12}
     assert estimate._data_bytes(sizes, 0.5) == 400.0 and estimate._data_bytes(sizes, 0.75) == 800.0
+    searched = {"held_out_by": 1e9, "held_out_documents": 1e12}
+    assert estimate._data_bytes(sizes | searched, 0.5) == 400.0, "what is only searched is not trained on"
     plain = {role: size for role, size in sizes.items() if not role.startswith("replayed")}
     assert estimate._data_bytes(plain, 0.0) == estimate._data_bytes(plain, None) == 200.0
 

@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 
 from stages.core.contract.declaration import Artifact
 from stages.core.store import manifest
-from stages.core.tables.parquet import schema, write_rows
+from stages.core.tables.parquet import read_rows, schema, write_rows
 
 SPACE = UUID(int=0)
 
@@ -53,6 +53,21 @@ def documents(path: Path, shards: Sequence[Iterable[str | tuple[str, str]]]) -> 
             })  # fmt: skip
         write_rows(path / "documents" / f"{number:05d}.parquet", shape, rows)
     return artifact(path, "documents")
+
+
+def mixture(path: Path, documents: Artifact, left_out: set[str]) -> Artifact:
+    """Returns sequence spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
+    shape = schema(
+        part="string", sequence="int64", segment="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64"
+    )
+    rows = [
+        row | {"part": "train", "sequence": i, "segment": 0, "shard": n, "start": 0, "length": 9}
+        for n, file in enumerate(sorted((documents.path / "documents").glob("*.parquet")))
+        for i, row in enumerate(read_rows(file))
+    ]
+    write_rows(path / "sequence_spans" / "train.parquet", shape, [r for r in rows if r["text"] not in left_out])
+    write_rows(path / "sequence_spans" / "validation.parquet", shape, [r for r in rows if r["text"] in left_out])
+    return artifact(path, "mixture")
 
 
 def jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> str:

@@ -25,21 +25,6 @@ QUESTIONS = [" ".join(WORDS[(i * 5 + j * (i + 1)) % 16] + str(i) for j in range(
 SCORES = {"base": [1, 0, 1, 0, 1, 0], "sft": [1, 1, 1, 0, 0, 0], "dpo": [1, 1, 1, 1, 1, 0]}
 
 
-def mixture(path: Path, documents: Artifact, left_out: set[str]) -> Artifact:
-    """Returns sequence spans of all documents. Documents whose text is in `left_out` are in the validation part, all others in the train part."""
-    shape = schema(
-        part="string", sequence="int64", segment="int32", doc_id="uuid", source="string", shard="int32", start="int64", length="int64"
-    )
-    rows = [
-        row | {"part": "train", "sequence": i, "segment": 0, "shard": n, "start": 0, "length": 9}
-        for n, file in enumerate(sorted((documents.path / "documents").glob("*.parquet")))
-        for i, row in enumerate(read_rows(file))
-    ]
-    write_rows(path / "sequence_spans" / "train.parquet", shape, [r for r in rows if r["text"] not in left_out])
-    write_rows(path / "sequence_spans" / "validation.parquet", shape, [r for r in rows if r["text"] in left_out])
-    return made.artifact(path, "mixture")
-
-
 def dialogues(path: Path, role: str, texts: list[tuple[str, str]]) -> Artifact:
     shape = schema(doc_id="uuid", source="string", messages="string", prompt="string", chosen="string", rejected="string", split="string")
     rows: list[dict[str, Any]] = []
@@ -64,7 +49,7 @@ def inputs(root: Path) -> dict[str, Artifact]:
     )
     made_of = {
         "documents": documents,
-        "mixture": mixture(root / "mix", documents, {unseen}),
+        "mixture": made.mixture(root / "mix", documents, {unseen}),
         "benchmarks": benchmarks,
         "conversations": dialogues(
             root / "chats", "conversations", [("train", "all good"), ("train", f"sure {QUESTIONS[1]}"), ("validation", QUESTIONS[3])]
@@ -101,7 +86,7 @@ def test_planted_leaks_are_flagged_with_evidence_and_scores_come_three_ways(tmp_
 def test_without_leaks_nothing_is_flagged_and_the_flagged_subset_is_empty(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     given["documents"] = made.documents(tmp_path / "clean", [["Nothing here."]])
-    given["mixture"] = mixture(tmp_path / "mix2", given["documents"], set())
+    given["mixture"] = made.mixture(tmp_path / "mix2", given["documents"], set())
     for role in ("conversations", "preferences"):
         given[role] = dialogues(tmp_path / f"{role}2", role, [("train", "all good")])
     artifact = run_stage(STAGE, {}, given, tmp_path / "home")

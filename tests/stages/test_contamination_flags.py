@@ -17,7 +17,7 @@ from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.text.match.ngrams import build_index
 from tests.conftest import run_stage
 from tests.stages import made
-from tests.stages.test_contamination import QUESTIONS, SCORES, inputs, mixture
+from tests.stages.test_contamination import QUESTIONS, SCORES, inputs
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def given(tmp_path: Path) -> dict[str, Artifact]:
     """Returns the inputs of test_contamination without any leak."""
     found = inputs(tmp_path)
     found["documents"] = made.documents(tmp_path / "clean", [["Nothing here."]])
-    found["mixture"] = mixture(tmp_path / "mix2", found["documents"], set())
+    found["mixture"] = made.mixture(tmp_path / "mix2", found["documents"], set())
     found["conversations"] = talks(tmp_path / "talks0", [])
     found["preferences"] = pairs(tmp_path / "pairs0", [])
     return found
@@ -61,7 +61,7 @@ def test_a_flag_has_the_longest_match_and_its_share_of_the_text(given: dict[str,
     part, whole = " ".join(QUESTIONS[2].split()[:13]), QUESTIONS[2]
     text = f"{part} … and then {whole} … or {part} and {QUESTIONS[0]}"
     given["documents"] = made.documents(tmp_path / "leaked", [["Nothing.", text], [f"{whole} again {part}"]])
-    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    given["mixture"] = made.mixture(tmp_path / "mix3", given["documents"], set())
     found = flags(given, tmp_path / "home")
     names = {row["item_id"]: row["context"] for row in read_rows(given["benchmarks"].path / "items.parquet")}
     first = sorted((flag["item_id"], flag["words"], round(flag["overlap_frac"], 9)) for flag in found[:2])
@@ -72,7 +72,7 @@ def test_a_flag_has_the_longest_match_and_its_share_of_the_text(given: dict[str,
 
 def test_flags_are_counted_by_place_and_items_once(given: dict[str, Artifact], tmp_path: Path) -> None:
     given["documents"] = made.documents(tmp_path / "leaked", [[QUESTIONS[0], f"again {QUESTIONS[0]}"], [f"and {QUESTIONS[1]}"]])
-    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    given["mixture"] = made.mixture(tmp_path / "mix3", given["documents"], set())
     given["conversations"] = talks(tmp_path / "talks", [("Say it.", QUESTIONS[1])])
     given["preferences"] = pairs(tmp_path / "pairs", [(QUESTIONS[2], "a", "b"), (QUESTIONS[2], "c", "d")])
     made_of = run_stage(STAGE, {}, given, tmp_path / "home")
@@ -88,7 +88,7 @@ def test_each_score_is_cut_by_the_flags_of_its_own_task(given: dict[str, Artifac
     rows = list(read_rows(given["benchmarks"].path / "items.parquet"))
     ids = {row["context"]: row["item_id"] for row in rows}
     given["documents"] = made.documents(tmp_path / "leaked", [[QUESTIONS[0]]])
-    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    given["mixture"] = made.mixture(tmp_path / "mix3", given["documents"], set())
     shape = schema(task="string", item_id="string", metric="string", value="float64")
     samples = [
         {"task": task, "item_id": ids[q], "metric": metric, "value": value + add}
@@ -107,7 +107,7 @@ def test_each_score_is_cut_by_the_flags_of_its_own_task(given: dict[str, Artifac
 def test_the_flags_of_a_text_stand_in_the_order_of_the_items(given: dict[str, Artifact], tmp_path: Path) -> None:
     pair = [f"{QUESTIONS[0]} and {QUESTIONS[1]}", f"{QUESTIONS[1]} and {QUESTIONS[0]}"]
     given["documents"] = made.documents(tmp_path / "leaked", [pair])
-    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    given["mixture"] = made.mixture(tmp_path / "mix3", given["documents"], set())
     items = [flag["item_id"] for flag in flags(given, tmp_path / "home")]
     assert items == sorted(set(items)) * 2 and len(items) == 4
 
@@ -137,7 +137,7 @@ def test_flags_stand_in_the_order_of_the_shards_whatever_order_a_disk_lists_them
 ) -> None:
     wanted = [QUESTIONS[n] for n in (3, 1, 2, 0)]
     given["documents"] = made.documents(tmp_path / "leaked", [[f"{text} in a shard"] for text in wanted])
-    given["mixture"] = mixture(tmp_path / "mix3", given["documents"], set())
+    given["mixture"] = made.mixture(tmp_path / "mix3", given["documents"], set())
     listed = Path.glob
     monkeypatch.setattr(Path, "glob", lambda path, pattern: iter(sorted(listed(path, pattern), reverse=True)))
     names = {row["item_id"]: row["context"] for row in read_rows(given["benchmarks"].path / "items.parquet")}

@@ -14,7 +14,6 @@ from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.stages import made
-from tests.stages.test_contamination import mixture
 
 PLACES = (
     "first document", "second source", "later row", "system turn", "user turn", "first answer", "last answer", "pair's system turn",
@@ -80,7 +79,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, dict[str,
         ],
     )
     inputs = {
-        "documents": documents, "mixture": mixture(root / "mix", documents, {ITEMS["validation document"]}), "benchmarks": made_items,
+        "documents": documents, "mixture": made.mixture(root / "mix", documents, {ITEMS["validation document"]}), "benchmarks": made_items,
         "conversations": written(root / "chats", "conversations", conversations(), messages="string"),
         "preferences": written(root / "pairs", "preferences", pairs(), prompt="string", chosen="string", rejected="string"),
     }  # fmt: skip

@@ -19,6 +19,7 @@ from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.index import database
 from stages.core.tables.parquet import read_rows
+from stages.held_out_quotes import ROLES
 from stages.lm.checkpoints.receipt import read_receipt
 from stages.lm.data.reader import IGNORE, SequenceReader
 from stages.mixture_sequences import _unfit_share
@@ -190,7 +191,8 @@ def test_training_with_replay_leads_from_a_document_to_steps_of_both(chain: Chai
     steps = list(read_rows(tuned.path / "steps" / "00000.parquet"))
     assert len({row["step"] for row in steps if row["sequence"] in again}) > 1, "they are among the chats, not behind them"
     assert summary["validation_loss"] < summary["validation_loss_before"]  # type: ignore[operator]
-    assert set(tuned.manifest["inputs"]) == set(sft.STAGE.inputs) and set(REPLAY_ROLES) <= set(sft.STAGE.inputs)
+    assert set(tuned.manifest["inputs"]) == set(sft.STAGE.inputs) - set(ROLES)
+    assert set(REPLAY_ROLES) <= set(tuned.manifest["inputs"])
     told = read_receipt(tuned.path)
     again_made = prepared(chain.home / "again", inputs_of(chain)).data
     job, _, _ = new_job(config_of(), again_made, machine(context(chain.home)), chain.home, context(chain.home))

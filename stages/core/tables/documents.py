@@ -7,7 +7,7 @@ Cost: one row group of documents in memory, and the decisions of the shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
@@ -176,3 +176,27 @@ def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int
 def document_shards(artifact: Path) -> list[Path]:
     """Returns the documents/NNNNN.parquet files of an artifact, in order."""
     return sorted((artifact / "documents").glob("*.parquet"))
+
+
+def texts_of_documents(artifact: Path, wanted: Collection[UUID]) -> list[str]:
+    """Returns the texts of some documents, in the order of the artifact. Reads the text of the row groups that hold one of them.
+
+    Args:
+        artifact: Folder of a documents artifact.
+        wanted: The doc_ids.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: list[str] = []
+    those = pa.array([doc_id.bytes for doc_id in wanted], pa.binary(16))
+    for shard in document_shards(artifact):
+        with pq.ParquetFile(shard) as file:
+            for group in range(file.num_row_groups):
+                doc_ids = pa.chunked_array([one.storage for one in file.read_row_group(group, ["doc_id"]).column("doc_id").chunks])
+                rows = np.flatnonzero(pc.is_in(doc_ids, value_set=those).to_numpy())
+                if len(rows):
+                    found += file.read_row_group(group, ["text"]).column("text").take(rows).to_pylist()
+    return found

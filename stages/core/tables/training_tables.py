@@ -16,6 +16,8 @@ from stages.core.tables.parquet import read_rows
 
 REPLAYED_MIXTURE, REPLAYED_TOKENS = "replayed_mixture", "replayed_tokens"
 """Roles of what sft replays. They are not those of pretrain, whose steps name sequences of the mixture itself."""
+HELD_OUT_BY, HELD_OUT_DOCUMENTS = "held_out_by", "held_out_documents"
+"""Roles of the mixture and the documents of which sft and reference know what is held out. Nothing of them is trained on."""
 SEQUENCE_SPANS = SideTable(
     "sequence_spans", "sequence_spans", "a segment of a document in a training sequence",
     {

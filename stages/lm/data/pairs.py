@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -70,6 +70,8 @@ class ExampleReason(StrEnum):
 
     TOO_LONG = "too_long"
     """It has more tokens than the model's context."""
+    HELD_OUT_DOCUMENT = "held_out_document"
+    """It quotes a document that is held out from pretraining."""
     NOTHING_TRAINED = "nothing_trained"
     """No assistant turn is left to train on."""
     BEYOND_MAX_PAIRS = "beyond_max_pairs"
@@ -100,16 +102,22 @@ class Encoded(Generic[Record]):
         return counts
 
 
-def encode_conversations(records: Iterable[ConversationRecord], render: Render, seq_len: int) -> Encoded[ConversationRecord]:
+def encode_conversations(
+    records: Iterable[ConversationRecord], render: Render, seq_len: int, quoting: Collection[UUID] = ()
+) -> Encoded[ConversationRecord]:
     """Returns the encoded conversations, one item per conversation.
 
     Args:
         records: The conversations.
         render: The chat format.
         seq_len: Tokens of the context; a longer conversation is left out.
+        quoting: The doc_ids of conversations that quote a held-out document; they are left out.
     """
     out: Encoded[ConversationRecord] = Encoded([], [], [])
     for record in records:
+        if record["doc_id"] in quoting:
+            out.dropped.append((record, ExampleReason.HELD_OUT_DOCUMENT))
+            continue
         ids, mask = render(json.loads(record["messages"]))
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
         if reason:
