@@ -140,10 +140,11 @@ def import_command(
     from stages.core.contract.declaration import unit_of
     from stages.core.run.import_artifact import import_artifact
     from stages.core.store import manifest
-    from stages.core.store.names import give_name, refuse_taken
+    from stages.core.store.names import all_names, give_name, refuse_taken
 
     declared, home = upstream([node])[-1], common.folder()
-    refuse_taken(home, name)
+    if not all_names(home).get(name, "").startswith(f"{declared.name}/"):  # else this may be the same import again, with the same name
+        refuse_taken(home, name)
     result = import_artifact(home, declared.name, stage_of(declared), paths, provenance, lambda event: None, maps)
     artifact = manifest.artifact_id(result.artifact)
     if name:

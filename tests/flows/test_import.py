@@ -317,5 +317,10 @@ def test_the_command_says_how_to_use_what_it_took(home: Path, capsys: pytest.Cap
     assert second == "was here already, with the provenance: Made for a test: animals"
     assert third == f"in a recipe   import: {{decontaminate: {name}}}" and fourth.endswith(f"--set import.decontaminate={name}")
     assert main([*words, "--as", "tok"]) == 2 and "The name 'tok' is taken" in capsys.readouterr().err
+    assert main([*words, "--as", "animals"]) == 0 and "import: {decontaminate: animals}" in capsys.readouterr().out
+    other = home.parent / "other.jsonl"
+    other.write_text('{"text": "A short text of another kind."}\n')
+    words = [*words[:3], str(other), *words[4:], "--as", "animals"]
+    assert main(words) == 2 and f"The name 'animals' is taken by {name}" in capsys.readouterr().err
     assert main([*words[:2], "decontaminat", *words[3:]]) == 2 and "There is no node 'decontaminat'" in capsys.readouterr().err
     assert main(["lineage", "show", name, "--home", str(home)]) == 0 and "Made for a test: animals" in capsys.readouterr().out
