@@ -111,7 +111,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
             "pretrain.batch_ramp: global_batch_size 12 is not divisible by runtime.cpu_ranks",
         ),
         (
-            ["pretrain.batch_ramp=[{steps: 800, global_batch_size: 8}]"],
+            ["pretrain.budget={steps: 800}", "pretrain.batch_ramp=[{steps: 800, global_batch_size: 8}]"],
             "pretrain.budget.steps 800 ends before pretrain.batch_ramp, which takes 800",
         ),
         (["pretrain.global_batch_size=12"], "pretrain.global_batch_size 12 is not divisible by runtime.cpu_ranks 2 x"),
@@ -120,8 +120,11 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
         (["runtime.gpus=3", "runtime.micro_batch_size=1"], "is not divisible by runtime.gpus 3"),
         (["pretrain.budget={tokens: 61440}"], "pretrain.budget.tokens 61,440 is 30 steps of"),
         (["sft.budget={tokens: 100}"], "tokens: warmup_steps 10 is not below the 1 steps of the run"),
-        (["pretrain.warmup_steps=800"], "warmup_steps 800 is not below the 800 steps of the run"),
-        (["pretrain.schedule={name: wsd, decay_frac: 0.96}"], "the decay of schedule wsd takes 768 steps, but only 760 of the 800 steps"),
+        (["pretrain.budget={steps: 800}", "pretrain.warmup_steps=800"], "warmup_steps 800 is not below the 800 steps of the run"),
+        (
+            ["pretrain.budget={steps: 800}", "pretrain.schedule={name: wsd, decay_frac: 0.96}"],
+            "the decay of schedule wsd takes 768 steps, but only 760 of the 800 steps",
+        ),
         (
             ["pretrain.budget={tokens: 122880}", "pretrain.schedule={name: wsd, decay_frac: 0.5}"],
             "the decay of schedule wsd takes 30 steps, but only 20",
