@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.printing import print_table
-from flows.trials.seeded_runs import build_missing
+from flows.trials.seeded_runs import build_missing, deciding_content, digest_of
 from tests.bench.data_pays.arms import ARMS, STEPS, UNTIL, Prepared, arm_session, prepare
 from tests.bench.data_pays.held_out import bits_per_byte, other_texts
 from tests.bench.probe import probe
@@ -52,8 +52,9 @@ def main() -> int:
 
 
 def result_file(prepared: Prepared, arm: str, seed: int) -> Path:
-    """Where the bits per byte of a training are kept."""
-    return prepared.folder / f"{arm}-{seed}.json"
+    """Where the bits per byte of a training are kept. Other settings have another file."""
+    digest = digest_of(deciding_content(arm_session(prepared, arm, seed)))
+    return prepared.folder / f"{arm}-{seed}-{digest}.json"
 
 
 def measure(prepared: Prepared, arm: str, seed: int) -> None:
@@ -61,9 +62,10 @@ def measure(prepared: Prepared, arm: str, seed: int) -> None:
     run = arm_session(prepared, arm, seed)
     model = build_missing(run, run.steps(UNTIL), f"{arm}, seed {seed}").artifacts[UNTIL]
     texts = {"held-out pages": prepared.described["pages"], **other_texts(real_folder())}
-    unfinished = result_file(prepared, arm, seed).with_suffix(".unfinished")
+    result = result_file(prepared, arm, seed)
+    unfinished = result.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(bits_per_byte(model.path, texts)) + "\n")
-    unfinished.rename(result_file(prepared, arm, seed))
+    unfinished.rename(result)
 
 
 def train(prepared: Prepared, wanted: Sequence[tuple[str, int]], together: int) -> bool:
