@@ -98,7 +98,7 @@ def prepare(folder: Path) -> Prepared:
     documents |= dict.fromkeys(ARMS[3:], sum(count_rows(shard) for shard in document_shards(made["dedup"].path)))
     described = {
         "pages": list(pages.values()), "urls": urls, "documents": documents, "corpora": {arm: found for arm, (found, _) in corpora.items()},
-        "train_tokenizer": f"train_tokenizer/{made['train_tokenizer'].path.name}",
+        "train_tokenizer": import_tokenizer(folder, made["train_tokenizer"].path / "tokenizer.json"),
     }  # fmt: skip
     unfinished = folder / "held_out.unfinished.json"
     unfinished.write_text(json.dumps(described) + "\n")
@@ -124,6 +124,13 @@ def import_arm(folder: Path, arm: str, artifact: Path, wanted: Collection[UUID] 
     imported: str = answered(loam(*command, home=folder / "home").stdout)["artifact"]
     path.unlink()
     return imported, count
+
+
+def import_tokenizer(folder: Path, path: Path) -> str:
+    """Imports a tokenizer as a file, which belongs to no corpus, so that every arm may have it; returns its id."""
+    command = ["lineage", "import", "train_tokenizer", str(path), "--provenance", "made from the arm deduplicated", "--json"]
+    imported: str = answered(loam(*command, home=folder / "home").stdout)["artifact"]
+    return imported
 
 
 def arm_session(prepared: Prepared, arm: str, seed: int) -> Session:
