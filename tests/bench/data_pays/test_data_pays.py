@@ -12,7 +12,7 @@ import pytest
 
 from flows.opened_recipe import open_session
 from tests.bench.data_pays import __main__ as bench
-from tests.bench.data_pays import held_out
+from tests.bench.data_pays import arms, held_out
 from tests.bench.data_pays.arms import NO_RULES, TRAINING, words
 from tests.made import prose
 
@@ -72,9 +72,18 @@ def test_bits_per_byte_are_those_of_one_token_at_a_time(tmp_path: Path) -> None:
     assert held_out.bits_per_byte(tmp_path, {"all": texts}) == {"all": pytest.approx(expected, rel=1e-5)}
 
 
-def test_the_difference_has_the_error_of_two_means() -> None:
-    assert bench.difference([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]) == "+0.000 ± 0.577"  # sqrt(1 / 3)
+def test_the_difference_has_the_interval_of_welch() -> None:
+    # (0, 2, 4) and (5, 5, 8): variances 4 and 3, so the error is sqrt(7 / 3), with (7 / 3)² / ((4 / 3)² / 2 + 1 / 2) = 3.92 degrees of freedom
+    half = 2.800 * (7 / 3) ** 0.5  # Student's t for 97.5 % and 3.92 degrees of freedom: 2.776 for 4, 3.182 for 3
+    found = bench.difference([0.0, 2.0, 4.0], [5.0, 5.0, 8.0])
+    low, high = (float(end) for end in found[found.index("(") + 1 : -1].split(" to "))
+    assert found.startswith("+4.000 (") and low == pytest.approx(4 - half, abs=0.02) and high == pytest.approx(4 + half, abs=0.02)
     assert bench.difference([1.0], [1.5]) == "+0.500"
+
+
+def test_the_positives_are_ordinary_text() -> None:
+    given = 'a 17 @-@ match run , of 1 @,@ 200 ( in <unk> ) and the club \'s " best " year .'
+    assert arms.ordinary_text(given) == 'a 17-match run, of 1,200 (in) and the club\'s "best" year.'
 
 
 def test_the_settings_of_the_arms_are_settings_of_small(tmp_path: Path) -> None:
