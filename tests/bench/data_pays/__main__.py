@@ -105,7 +105,11 @@ def table(prepared: Prepared, arms: Sequence[str], seeds: Sequence[int]) -> list
         found[arm] = [json.loads(file.read_text()) for file in files if file.exists()]
     rows, before = [], ""
     for arm in (arm for arm in arms if found[arm]):
-        row: dict[str, Any] = {"corpus": arm, "documents": f"{prepared.described['documents'][arm]:,}", "seeds": len(found[arm])}
+        row: dict[str, Any] = {
+            "corpus": arm,
+            "documents to choose from": f"{prepared.described['documents'][arm]:,}",
+            "seeds": len(found[arm]),
+        }
         for name in found[arm][0]:
             values = [result[name] for result in found[arm]]
             row[name] = with_spread(values)
