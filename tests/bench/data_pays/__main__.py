@@ -1,6 +1,6 @@
 """Does cleaning pay? `python -m tests.bench.data_pays`: one small model per corpus and seed, at equal tokens; about five CPU minutes each.
 
-The corpora (arms.py) come from the shared crawl; each has one more step of cleaning than the one before. The table has bits per byte of held-out
+The corpora (arms.py) come from the shared crawl; each is cleaned further than the one before. The table has bits per byte of held-out
 pages of the crawl, of WikiText-2 and of C4 (held_out.py): mean over seeds, the standard deviation, and the difference to the arm above with its
 interval of 95 % over seeds (Welch). Seeds are those of the training alone, so the interval does not hold for other pages. Corpora and finished
 trainings are kept below --folder; give another folder after a change of the code or of the files.

@@ -41,6 +41,7 @@ TRAINING = {
     "pretrain.eval_every_steps": 0, "runtime.cpu_ranks": 1, "runtime.micro_batch_size": ROWS,
 }  # fmt: skip
 POSITIVES = "positives.txt"
+"""The texts that the classifier learns from, in the folder of the benchmark."""
 UPSAMPLING = [0, 1 / 3, 1]
 """Of the thirds of the documents by their score, the lowest first. Factors of 1 and less repeat nothing, so the mixture has one block, as in the other arms."""
 ARMS = ("raw", "English", "filtered", "deduplicated", "classifier")
@@ -49,7 +50,7 @@ IMPORTED = ARMS[:3]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is made once: pages and the copies that no arm has, in `folder`/held_out.json; imported corpora and the tokenizer in `folder`/home."""
+    """What is made once: pages and the copies that no arm has, in `folder`/held_out.json; POSITIVES; imported corpora and the tokenizer in `folder`/home."""
 
     folder: Path
 
