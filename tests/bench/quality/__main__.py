@@ -67,7 +67,7 @@ def main() -> int:
     corpus = prepare(options.folder.resolve() / "corpus")
     print(f"{corpus.described['name']}: {len(corpus.train):,} training tokens, {corpus.described['validation_bytes']:,} validation bytes")
     changes = {name: yaml.safe_load(value) for name, _, value in (change.partition("=") for change in options.change)}
-    names = [name for name in options.only if name != "nanochat" or os.environ.get(VARIABLE)]
+    names = [name for name in options.only if not name.startswith("nanochat") or os.environ.get(VARIABLE)]
     wanted = [
         Wanted(name, tokens, seed, json.dumps(changes if name.startswith("loam") else {}))
         for tokens in options.tokens for seed in options.seeds for name in names
