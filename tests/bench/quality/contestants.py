@@ -177,7 +177,7 @@ def transformers(trial: Trial) -> Trained:
     config = llama_config()
     config.vocab_size, config.num_hidden_layers, config.hidden_size = VOCABULARY, MODEL.num_hidden_layers, MODEL.hidden_size
     model = LlamaForCausalLM(config).train()
-    rate, warmup = float(trial.changes.get("learning_rate", 3e-3)), 40
+    rate, warmup = 3e-3, 40
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 
     def logits_of(tokens: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def transformers(trial: Trial) -> Trained:
 
 
 def nanochat(by_batch: bool) -> Callable[[Trial], Trained]:
-    """Nanochat's trainer.
+    """The trainer of nanochat.
 
     Args:
         by_batch: Rates and weight decay as scripts/base_train.py derives them from batch and size. It was tuned with batches of 524,288 tokens, and
@@ -209,27 +209,17 @@ def nanochat(by_batch: bool) -> Callable[[Trial], Trained]:
     """
 
     def run(trial: Trial) -> Trained:
-        model = nanochat_model(MODEL.num_hidden_layers, MODEL.hidden_size, MODEL.num_attention_heads)
+        from tests.bench.train.sides import nanochat_model
+
+        model = nanochat_model(MODEL)
         batch, weight_decay = 1.0, 0.0
         if by_batch:
-            reference = nanochat_model(12, 768, 6)
+            reference = nanochat_model(MODEL.model_copy(update={"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 6}))
             batch = (BATCH_TOKENS / 2**19) ** 0.5
             weight_decay = 0.28 * batch * nanochat_size(reference) / nanochat_size(model)
         return nanochat_trained(trial, model, batch, weight_decay)
 
     return run
-
-
-def nanochat_model(layers: int, width: int, heads: int) -> Any:
-    """Nanochat's model, without memory for its parameters."""
-    import torch
-    from nanochat.gpt import GPT, GPTConfig
-
-    config = GPTConfig(
-        sequence_len=CONTEXT, vocab_size=VOCABULARY, n_layer=layers, n_head=heads, n_kv_head=heads, n_embd=width, window_pattern="L"
-    )
-    with torch.device("meta"):
-        return GPT(config)
 
 
 def nanochat_size(model: Any) -> int:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
+from stages.lm.model.config import ModelConfig
 from stages.lm.model.peak_flops import operands
 from stages.lm.ranks.events import EventWriter, RankEvent, StepDone, event_path
 from stages.processes import die_with_parent, resident_bytes
@@ -148,21 +149,28 @@ def llama_config() -> Any:
     return LlamaConfig(**shape, attention_bias=False, mlp_bias=False, attn_implementation="causal")
 
 
+def nanochat_model(shape: ModelConfig) -> Any:
+    """The model of nanochat with depth, width, heads, vocabulary and context of a shape, without memory for its parameters."""
+    import torch
+    from nanochat.gpt import GPT, GPTConfig
+
+    heads = shape.num_attention_heads
+    config = GPTConfig(
+        sequence_len=shape.max_position_embeddings, vocab_size=shape.vocab_size, n_layer=shape.num_hidden_layers, n_head=heads,
+        n_kv_head=heads, n_embd=shape.hidden_size, window_pattern="L",
+    )  # fmt: skip
+    with torch.device("meta"):
+        return GPT(config)
+
+
 def nanochat(folder: Path, precision: str, pace: Pace) -> None:
     """The model, the optimizer and the step of nanochat's scripts/base_train.py, from the checkout on PYTHONPATH."""
     import torch
-    from nanochat.gpt import GPT, GPTConfig
 
     from tests.bench.train.prepared import MODEL
 
     torch.manual_seed(0)
-    heads = MODEL.num_attention_heads
-    config = GPTConfig(
-        sequence_len=MODEL.max_position_embeddings, vocab_size=MODEL.vocab_size, n_layer=MODEL.num_hidden_layers, n_head=heads,
-        n_kv_head=heads, n_embd=MODEL.hidden_size, window_pattern="L",
-    )  # fmt: skip
-    with torch.device("meta"):
-        model = GPT(config)
+    model = nanochat_model(MODEL)
     model.to_empty(device="cpu")
     model.init_weights()
     pace.matmul_parameters = model.num_matmul_params()
