@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import JsonValue, model_validator
+from pydantic import Field as Limits
+from pydantic import JsonValue, TypeAdapter, ValidationError, model_validator
 
 from stages import trained_artifact, training
 from stages.canary_files import check_canaries
@@ -25,9 +26,11 @@ from stages.core.contract.declaration import Artifact, Context, ExternalFile, Ou
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
+from stages.lm.model import flops
 from stages.lm.model.config import MOST_DEPTH, ModelConfig, ModelShape
 from stages.lm.model.dial import NoRateError, dial_values
 from stages.lm.train.continuation import write_runs
+from stages.lm.train.training_settings import MOST_FLOPS
 from stages.mixture_sequences import part_files, span_rows
 from stages.settings import CompletedSection, DerivedSettings, Field, StageConfig
 from stages.training_replay import replay
@@ -60,18 +63,38 @@ class PretrainConfig(ContinuedTraining, DerivedSettings):
 
     @classmethod
     def completed(cls, values: JsonValue, before: Mapping[str, StageConfig]) -> CompletedSection:
-        """Returns the section with what follows from model.depth; as it is without a depth. See DerivedSettings.completed.
+        """Returns the section with what follows from model.depth and budget.flops; as it is without them. See DerivedSettings.completed.
 
-        Raises:
-            RecipeError: The vocabulary size or the sequence length is not known, or an optimizer has no rule for its learning rate.
+        An unknown vocabulary size or sequence length, and an optimizer without a rule for its learning rate, are a RecipeError.
         """
         model = values.get("model") if isinstance(values, dict) else None
-        depth = model.get("depth") if isinstance(model, dict) else None
-        if not isinstance(values, dict) or not isinstance(model, dict) or depth is None:
+        if not isinstance(values, dict) or not isinstance(model, dict):
             return CompletedSection(values)
+        depth, work = model.get("depth"), _flops(values)
+        if depth is None and work is None:
+            return CompletedSection(values)
+        asks = "pretrain.budget.flops" if depth is None else "pretrain.model.depth"
+        vocab_size, seq_len = (_of(before, *setting, asks) for setting in (("train_tokenizer", "vocab_size"), ("mix", "seq_len")))
+        found = cls._from_depth(values, model, vocab_size, seq_len) if depth is not None else CompletedSection(values)
+        if work is None:
+            return found
+        budget, source = _budget_of_flops(found.values, work, vocab_size, seq_len)
+        whole = {**values, "budget": budget}
+        if depth is not None:  # which also derives the batch, the warm-up and more, from the tokens
+            found = cls._from_depth(whole, model, vocab_size, seq_len)
+            return CompletedSection(found.values, {**found.sources, "budget": source})
+        return CompletedSection(whole, {"budget": source})
+
+    @classmethod
+    def _from_depth(cls, values: dict[str, JsonValue], model: dict[str, JsonValue], vocab_size: int, seq_len: int) -> CompletedSection:
+        """Returns the section with what its depth gives.
+
+        Raises:
+            RecipeError: An optimizer has no rule for its learning rate.
+        """
+        depth = model["depth"]
         known = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MOST_DEPTH
         used = known and model.get("num_hidden_layers") is None  # else depth stays, and the check of the section refuses it
-        vocab_size, seq_len = (_of(before, *setting) for setting in (("train_tokenizer", "vocab_size"), ("mix", "seq_len")))
         try:
             found = dial_values(depth if isinstance(depth, int) and known else 1, vocab_size, seq_len, values)
         except NoRateError as error:
@@ -87,19 +110,52 @@ class PretrainConfig(ContinuedTraining, DerivedSettings):
         return CompletedSection({**whole, "model": {**own, **shape}}, {one.key: one.source for one in found})
 
 
-def _of(before: Mapping[str, StageConfig], node: str, name: str) -> int:
-    """Returns a setting of another section that model.depth needs.
+def _of(before: Mapping[str, StageConfig], node: str, name: str, asks: str) -> int:
+    """Returns a setting of another section that the setting `asks` needs.
 
     Raises:
         RecipeError: It is not known when the recipe is read.
     """
     if node not in before:
         raise RecipeError(
-            f"pretrain.model.depth needs {node}.{name}, which is not known: {node} is imported, off, or its section is wrong.",
-            where="pretrain.model.depth",
-            do="Write the fields of pretrain.model and of the training out (`loam plan` of a recipe that does not import it shows them).",
+            f"{asks} needs {node}.{name}, which is not known: {node} is imported, off, or its section is wrong.",
+            where=asks,
+            do="Write what it gives out (`loam plan` of a recipe that does not import it shows that).",
         )
     return int(getattr(before[node], name))
+
+
+def _flops(values: Mapping[str, JsonValue]) -> float | None:
+    """Returns a budget in FLOPs; None without one, or if the section's own check refuses it: two units, no positive number."""
+    budget = values.get("budget")
+    units = {name: value for name, value in budget.items() if value is not None and name != "partial"} if isinstance(budget, dict) else {}
+    if list(units) != ["flops"] or isinstance(units["flops"], bool):
+        return None
+    try:
+        return TypeAdapter(Annotated[float, Limits(gt=0, le=MOST_FLOPS)]).validate_python(units["flops"])  # YAML reads 2e13 as a text
+    except ValidationError:
+        return None
+
+
+def _budget_of_flops(section: JsonValue, work: float, vocab_size: int, seq_len: int) -> tuple[dict[str, JsonValue], str]:
+    """Returns the budget in tokens, and its source.
+
+    Args:
+        section: The section with a whole shape. If that cannot be built, the section's own check refuses it, and the budget is one token.
+        work: FLOPs of the training.
+        vocab_size: Entries of the vocabulary.
+        seq_len: Tokens of a sequence.
+    """
+    assert isinstance(section, dict)
+    budget, model = section["budget"], section["model"]
+    assert isinstance(budget, dict) and isinstance(model, dict)
+    try:
+        shape = ModelConfig.model_validate({**model, "vocab_size": vocab_size, "max_position_embeddings": seq_len})
+    except ValueError:
+        return {"tokens": 1}, ""
+    each = flops.flops_per_token(shape, seq_len)
+    kept = {name: value for name, value in budget.items() if name != "flops"}
+    return {**kept, "tokens": max(1, int(work / each))}, f"{work:.3g} FLOPs, {each:,} for a token in a sequence of {seq_len:,}"
 
 
 def run(config: PretrainConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -148,7 +204,6 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
 
 def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Summary:
     from stages.lm.measures.metrics import bits_per_byte
-    from stages.lm.model import flops
     from stages.lm.train.training_run import phase_rows
 
     job, validation_loss = trained.job, trained.last_evaluation("validation_loss")

@@ -1,4 +1,4 @@
-"""What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json and loss.svg.
+"""What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json, loss.svg and isoflop.svg.
 
 Guarantee: each file is written durably (flows/trials/trial_record.py). prediction.json is written once and never replaced.
 """
@@ -17,11 +17,14 @@ from flows.trials.trial_record import read_kept, write_kept
 from stages.core.contract.errors import RecipeError
 from stages.core.store import names
 from stages.core.store.files import write_durably
+from stages.queries.trials.isoflop import BestSize, best_sizes, isoflop_chart
 from stages.queries.trials.scaling_fit import Interval, MeasuredLoss, loss_chart
 
 TableRow = dict[str, str | int | None]
 """A row of a printed table."""
-RECORD, PREDICTION, CHART = "sweep.json", "prediction.json", "loss.svg"
+RECORD, PREDICTION, CHART, ISOFLOP_CHART = "sweep.json", "prediction.json", "loss.svg", "isoflop.svg"
+BUDGET, FLOPS = "pretrain.budget", "flops"
+"""The setting whose values are budgets at which sizes are compared: pretrain.budget.flops, or pretrain.budget with flops inside."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,46 @@ def read_prediction(home: Path, name: str) -> StatedPredictions | None:
 
 
 def write_record(home: Path, record: SweepRecord) -> Path:
-    """Returns the folder of a sweep, after writing the sweep and its chart."""
+    """Returns the folder of a sweep, after writing the sweep and its charts."""
     folder = sweep_folder(home, record.name)
     write_kept(home, folder / RECORD, record)
-    if chart := loss_chart(record.name, [MeasuredLoss(one.parameters, one.tokens, one.validation_loss) for one in record.trainings]):
+    if chart := loss_chart(record.name, [_measured(one) for one in record.trainings]):
         write_durably(folder / CHART, chart)
+    if chart := isoflop_chart(record.name, by_flops(record)):
+        write_durably(folder / ISOFLOP_CHART, chart)
     return folder
+
+
+def by_flops(record: SweepRecord) -> dict[float, list[MeasuredLoss]]:
+    """Returns budget in FLOPs -> its trainings, of a sweep over budgets in FLOPs; empty of another sweep, whose sizes cannot be compared."""
+    found: dict[float, list[MeasuredLoss]] = {}
+    for one in record.trainings:
+        inside = one.values.get(BUDGET)
+        budget = one.values.get(f"{BUDGET}.{FLOPS}", inside.get(FLOPS) if isinstance(inside, Mapping) else None)
+        if budget is not None:
+            found.setdefault(float(str(budget)), []).append(_measured(one))
+    return found
+
+
+def best_size_rows(record: SweepRecord) -> list[TableRow]:
+    """Returns one row per budget in FLOPs: the size with the lowest loss."""
+    return [_best_size_row(one) for one in best_sizes(by_flops(record))]
+
+
+def _best_size_row(best: BestSize) -> TableRow:
+    row: TableRow = {"FLOPs": f"{best.flops:.3g}", "sizes": best.sizes}
+    if best.parameters is None or best.tokens is None:
+        return row | {"best parameters": "none between the sizes", "95 %": "", "tokens": "", "tokens per parameter": "", "loss": ""}
+    size = best.parameters
+    return (
+        row
+        | {"best parameters": f"{size.value:,.0f}", "95 %": f"{size.low:,.0f} to {size.high:,.0f}", "tokens": best.tokens}
+        | {"tokens per parameter": f"{best.tokens / size.value:.1f}", "loss": f"{best.loss:.4f}"}
+    )
+
+
+def _measured(one: SweptTraining) -> MeasuredLoss:
+    return MeasuredLoss(one.parameters, one.tokens, one.validation_loss)
 
 
 def read_record(home: Path, name: str) -> SweepRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,8 @@ from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.store import key, key_record
+from stages.lm.model import flops
+from stages.lm.model.config import ModelConfig
 from stages.pretrain import STAGE
 from tests.conftest import PROJECT
 
@@ -56,9 +59,30 @@ def test_only_what_the_recipe_does_not_give_is_derived(tmp_path: Path) -> None:
     assert set(loaded(tmp_path).derived) - set(recipe.derived) == {setting.partition("=")[0] for setting in given}
 
 
+@pytest.mark.parametrize("text", [DIAL, TINY], ids=["from a depth", "from a written-out shape"])
+def test_a_budget_in_flops_is_one_in_tokens(tmp_path: Path, text: str) -> None:
+    recipe = loaded(tmp_path, "pretrain.budget={flops: 2e13, partial: true}", text=text)
+    config: Any = recipe.sections["pretrain"]
+    shape = ModelConfig(vocab_size=4096, max_position_embeddings=256, **config.model.model_dump())
+    assert config.budget.tokens == int(2e13 / flops.flops_per_token(shape, 256)) and config.budget.partial
+    assert recipe.derived["pretrain.budget"].startswith("2e+13 FLOPs, ") and '"flops"' not in json.dumps(recipe.resolved())
+    copy = loaded(tmp_path, f"pretrain.budget={{tokens: {config.budget.tokens}, partial: true}}", text=text)
+    assert copy.sections == recipe.sections and key_of(copy) == key_of(recipe), "batch and warm-up follow the tokens too"
+
+
+def test_a_budget_in_flops_is_never_no_token(tmp_path: Path) -> None:
+    config: Any = loaded(tmp_path, "pretrain.budget={flops: 1}", "pretrain.warmup_steps=0").sections["pretrain"]
+    assert config.budget.tokens == 1
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ("pretrain.budget={flops: 0}", "pretrain.budget.flops: must be above 0, not 0"),
+        ("pretrain.budget={flops: nan}", "pretrain.budget"),
+        ("pretrain.budget={flops: much}", "pretrain.budget.flops: must be a number"),
+        ("pretrain.budget={flops: 1e12, steps: 3}", "budget needs exactly one of steps, tokens, epochs and flops; steps and flops is set"),
+        ("sft={budget: {flops: 1e12}}", "sft.budget: budget.flops is only for pretrain"),
         ("pretrain.model.depth=x", 'pretrain.model.depth: must be a whole number, not the text "x"'),
         ("pretrain.model.depth=65", "pretrain.model.depth: must be at most 64, not 65"),
         ("pretrain.model.num_hidden_layers=2", "model.depth and model.num_hidden_layers are two ways to give the blocks"),
@@ -77,6 +101,14 @@ def test_what_cannot_be_derived_is_refused(tmp_path: Path, setting: str, message
     with pytest.raises(RecipeError) as caught:
         loaded(tmp_path, setting)
     assert message in str(caught.value)
+
+
+def test_flops_of_a_written_out_shape_need_the_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"pretrain.budget.flops needs train_tokenizer.vocab_size, which is not known"):
+        loaded(tmp_path, "pretrain.budget={flops: 1e12}", "import.train_tokenizer=mine", text=TINY)
+    with pytest.raises(RecipeError) as caught:
+        loaded(tmp_path, "pretrain.budget={flops: 1e12}", "pretrain.model.num_attention_heads=0", text=TINY)
+    assert "num_attention_heads: must be at least 1" in str(caught.value) and "budget" not in str(caught.value)
 
 
 def test_a_depth_beside_a_written_out_shape_is_refused() -> None:

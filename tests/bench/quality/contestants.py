@@ -96,8 +96,11 @@ class Contestant:
 
 ADAMW = {"optimizer": {"name": "adamw"}, "learning_rate": 3e-3, "warmup_steps": 40, "min_lr_frac": 0.05, "schedule": {"name": "cosine"}}
 MUON = {
-    "model": {"qk_norm": True, "conv_layers": [0, 2]}, "embedding_std": 1.0, "learning_rate": 0.04, "warmup_steps": 40, "min_lr_frac": 0.05,
-    "optimizer": {"name": "muon", "newton_schulz_precision": "bf16", "embedding_learning_rate_ratio": 10.0}, "schedule": {"name": "linear"},
+    "model": {
+        "num_hidden_layers": 6, "hidden_size": 288, "head_dim": 32, "intermediate_size": 320, "qk_norm": True, "conv_layers": [0, 2, 4],
+    },
+    "embedding_std": 1.0, "learning_rate": 0.04, "warmup_steps": 40, "min_lr_frac": 0.05, "schedule": {"name": "linear"},
+    "optimizer": {"name": "muon", "momentum": 0.9, "newton_schulz_precision": "bf16", "embedding_learning_rate_ratio": 10.0},
 }  # fmt: skip
 
 
@@ -315,7 +318,8 @@ CONTESTANTS = {
     "loam, AdamW": loam(ADAMW, "AdamW as before: 3e-3, cosine to 5 %"),
     "loam, Muon": loam(
         MUON,
-        "Muon for the matrices of blocks at 0.04, AdamW for the rest; embedding of std 1, 10 times the rate; QK-norm; convolutions in blocks 0, 2; linear to 5 %",
+        "six blocks of 288, four heads of 32, feed-forward 320, QK-norm, convolutions in blocks 0, 2, 4; Muon for the matrices of blocks at 0.04, "
+        "momentum 0.9, AdamW for the rest; embedding of std 1, 10 times the rate; linear to 5 %",
     ),
     "nanochat": Contestant(
         nanochat(by_batch=False), "ReLU² of four times the width, value embeddings, QK-norm, smear, softcap; its MuonAdamW and schedules"

@@ -61,7 +61,7 @@ def train(point: SweepPoint, data: str = "d", **summary: object) -> None:
     """Makes a training up: its loss follows `law`, a little off by its seed."""
     config: Any = point.session.recipe.sections["pretrain"]
     shape = ModelConfig(vocab_size=4096, max_position_embeddings=256, **config.model.model_dump())
-    parameters, tokens = flops.parameter_count(shape), config.budget.steps * config.global_batch_size * 256
+    parameters, tokens = flops.parameter_count(shape), config.budget.tokens or config.budget.steps * config.global_batch_size * 256
     loss = law(parameters, tokens) * (1 + 0.001 * ((parameters // 64 + 3 * tokens // 2048 + 2 * point.seed) % 5 - 2) / 2)
     values: Mapping[str, object] = {
         "parameters": parameters, "tokens": tokens, "flops": 6 * parameters * tokens, "validation_loss": loss, "validation_bits_per_byte": loss / 3
