@@ -16,6 +16,7 @@ from tests.bench.quality.contestants import (
     CONTEXT,
     MODEL,
     Trial,
+    begin_scaled,
     job_of,
     kneser_ney,
     muon_flops,
@@ -66,12 +67,28 @@ def test_schedules_of_nanochat() -> None:
     assert [round(nanochat_momentum(step, 1000), 4) for step in (0, 400, 1000)] == [0.85, 0.9646, 0.9]
 
 
+def test_scaled_initial_weights_of_a_llama() -> None:
+    import torch
+    from transformers import LlamaForCausalLM
+
+    from tests.bench.train.sides import llama_config
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(llama_config())
+    begin_scaled(model)
+    found = {name: float(param.std()) for name, param in model.named_parameters() if param.ndim == 2}
+    assert found["model.embed_tokens.weight"] == pytest.approx(1 / 16, rel=0.02) == found["lm_head.weight"]
+    assert found["model.layers.3.self_attn.q_proj.weight"] == pytest.approx(1 / 16, rel=0.02)
+    assert found["model.layers.3.self_attn.o_proj.weight"] == pytest.approx(1 / 16 / 8**0.5, rel=0.02)
+    assert found["model.layers.0.mlp.down_proj.weight"] == pytest.approx(688**-0.5 / 8**0.5, rel=0.02)
+
+
 def test_a_change_reaches_settings_and_shape(corpus: Corpus, tmp_path: Path) -> None:
     changes = {"optimizer.momentum": 0.9, "model.hidden_size": 128, "global_batch_size": 8, "warmup_steps": 1}
     job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, changes), {"optimizer": {"name": "muon"}, "learning_rate": 0.02})
     assert (job.training.optimizer.momentum, job.model.hidden_size, job.model.head_dim, job.steps) == (0.9, 128, 32, 2)
     job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, {"embedding_std": 0.5, "warmup_steps": 0}), CONTESTANTS["loam, Muon"].settings)
-    assert job.model.qk_norm and job.embedding_std == 0.5 and job.model.hidden_size == 256
+    assert job.model.qk_norm and job.embedding_std == 0.5 and job.model.hidden_size == 288 and job.model.head_dim == 32
 
 
 def test_a_trigram_beats_a_uniform_model(corpus: Corpus, tmp_path: Path) -> None:
