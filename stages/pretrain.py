@@ -30,7 +30,7 @@ from stages.lm.model import flops
 from stages.lm.model.config import MOST_DEPTH, ModelConfig, ModelShape
 from stages.lm.model.dial import NoRateError, dial_values
 from stages.lm.train.continuation import write_runs
-from stages.lm.train.training_settings import MOST_FLOPS
+from stages.lm.train.training_settings import MOST_TOKENS, Budget
 from stages.mixture_sequences import part_files, span_rows
 from stages.settings import CompletedSection, DerivedSettings, Field, StageConfig
 from stages.training_replay import replay
@@ -40,12 +40,23 @@ if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
 
 
+MOST_FLOPS = 1e30
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
+
+
+class PretrainBudget(Budget):
+    """How long to pretrain: a Budget that can also be given in FLOPs, because the recipe gives the shape of the model."""
+
+    flops: float | None = Field(None, gt=0, le=MOST_FLOPS, decides=False, exclude=True)
+    """FLOPs of model and attention, forward and backward. When the recipe is read, tokens take its place: these FLOPs divided by those of a
+    token in a sequence of mix.seq_len, rounded up to whole steps. `loam plan` shows them. No key holds flops."""
 
 
 class PretrainConfig(ContinuedTraining, DerivedSettings):
     """Settings of the pretrain stage."""
 
+    budget: PretrainBudget = Field(decides=False)
+    """How long to train. The job stores it in steps."""
     model: ModelShape
     """Shape of the model."""
     embedding_std: float | None = Field(None, gt=0, le=100)
@@ -145,16 +156,25 @@ def _budget_of_flops(section: JsonValue, work: float, vocab_size: int, seq_len: 
         work: FLOPs of the training.
         vocab_size: Entries of the vocabulary.
         seq_len: Tokens of a sequence.
+
+    Raises:
+        RecipeError: These are more tokens than a budget may have.
     """
     assert isinstance(section, dict)
     budget, model = section["budget"], section["model"]
     assert isinstance(budget, dict) and isinstance(model, dict)
+    kept = {name: value for name, value in budget.items() if name != "flops"}
     try:
         shape = ModelConfig.model_validate({**model, "vocab_size": vocab_size, "max_position_embeddings": seq_len})
     except ValueError:
-        return {"tokens": 1}, ""
+        return {**kept, "tokens": 1}, ""
     each = flops.flops_per_token(shape, seq_len)
-    kept = {name: value for name, value in budget.items() if name != "flops"}
+    if work / each > MOST_TOKENS:
+        raise RecipeError(
+            f"pretrain.budget.flops {work:.3g} is {work / each:.3g} tokens of {each:,} FLOPs; at most {MOST_TOKENS:,} are allowed.",
+            where="pretrain.budget.flops",
+            do="Give fewer FLOPs.",
+        )
     return {**kept, "tokens": max(1, int(work / each))}, f"{work:.3g} FLOPs, {each:,} for a token in a sequence of {seq_len:,}"
 
 

@@ -127,16 +127,16 @@ def _train(request: SweepRequest, name: str, point: SweepPoint) -> None:
 
 
 def _answer(common: Common, record: SweepRecord) -> None:
-    from flows.trials.sweep_record import best_size_rows, checked_rows, sweep_folder, table_rows
+    from flows.trials.sweep_record import best_size_row, best_sizes, checked_rows, sweep_folder, table_rows
     from stages.queries.trials.scaling_fit import at_limit
 
-    folder, sizes = sweep_folder(common.folder(), record.name), best_size_rows(record)
+    folder, sizes = sweep_folder(common.folder(), record.name), best_sizes(record)
 
     def shown() -> None:
         print_table(table_rows(record))
         if sizes:
             say("\nthe size with the lowest loss at equal FLOPs (a parabola in the logarithm of the parameters):")
-            print_table(sizes)
+            print_table([best_size_row(one) for one in sizes])
         say()
         if record.no_fit:
             say(f"no fit of loss to size: {record.no_fit}")
@@ -151,7 +151,7 @@ def _answer(common: Common, record: SweepRecord) -> None:
             print_table(checked_rows(record))
         say(f"\nsweep {record.name}: {folder}")
 
-    answer(common, {**asdict(record), "best_sizes": sizes, "folder": str(folder)}, shown)
+    answer(common, {**asdict(record), "best_sizes": [asdict(one) for one in sizes], "folder": str(folder)}, shown)
 
 
 COMMANDS = (
@@ -160,7 +160,7 @@ COMMANDS = (
         (
             "loam sweep tiny --over 'pretrain.learning_rate=[0.003, 0.006]' --seeds 3 --dry-run",
             "loam sweep mine.yaml --over 'pretrain.model.depth=[2, 4, 6]' --over 'pretrain.budget.tokens=[8000000, 16000000, 32000000]'",
-            "loam sweep mine.yaml --over 'pretrain.model.depth=[1, 2, 3, 4, 5]' --over 'pretrain.budget=[{flops: 1e13}, {flops: 3e13}]'",
+            "loam sweep mine.yaml --over 'pretrain.model.depth=[1, 2, 3, 4, 5, 6]' --over 'pretrain.budget=[{flops: 1e13}, {flops: 3e13}]'",
             "loam sweep --show mine-1a2b3c4d",
         ),
     ),

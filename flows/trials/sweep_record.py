@@ -17,14 +17,14 @@ from flows.trials.trial_record import read_kept, write_kept
 from stages.core.contract.errors import RecipeError
 from stages.core.store import names
 from stages.core.store.files import write_durably
-from stages.queries.trials.isoflop import BestSize, best_sizes, isoflop_chart
+from stages.queries.trials.isoflop import BestSize, Profile, best_size, isoflop_chart, profiles
 from stages.queries.trials.scaling_fit import Interval, MeasuredLoss, loss_chart
 
 TableRow = dict[str, str | int | None]
 """A row of a printed table."""
 RECORD, PREDICTION, CHART, ISOFLOP_CHART = "sweep.json", "prediction.json", "loss.svg", "isoflop.svg"
-BUDGET, FLOPS = "pretrain.budget", "flops"
-"""The setting whose values are budgets at which sizes are compared: pretrain.budget.flops, or pretrain.budget with flops inside."""
+COMPARED = ("pretrain.model", "pretrain.budget")
+"""The settings in which the trainings of a profile differ: the size of the model, and with it the tokens of equal FLOPs."""
 
 
 @dataclass(frozen=True)
@@ -132,35 +132,36 @@ def write_record(home: Path, record: SweepRecord) -> Path:
     write_kept(home, folder / RECORD, record)
     if chart := loss_chart(record.name, [_measured(one) for one in record.trainings]):
         write_durably(folder / CHART, chart)
-    if chart := isoflop_chart(record.name, by_flops(record)):
+    if chart := isoflop_chart(record.name, swept_profiles(record)):
         write_durably(folder / ISOFLOP_CHART, chart)
     return folder
 
 
-def by_flops(record: SweepRecord) -> dict[float, list[MeasuredLoss]]:
-    """Returns budget in FLOPs -> its trainings, of a sweep over budgets in FLOPs; empty of another sweep, whose sizes cannot be compared."""
-    found: dict[float, list[MeasuredLoss]] = {}
+def swept_profiles(record: SweepRecord) -> list[Profile]:
+    """Returns the trainings of a sweep with equal FLOPs, by the other settings that it changes; those with other data are not compared."""
+    data = {digests: number for number, digests in enumerate(dict.fromkeys(one.data for one in record.trainings), 1)}
+    found = []
     for one in record.trainings:
-        inside = one.values.get(BUDGET)
-        budget = one.values.get(f"{BUDGET}.{FLOPS}", inside.get(FLOPS) if isinstance(inside, Mapping) else None)
-        if budget is not None:
-            found.setdefault(float(str(budget)), []).append(_measured(one))
-    return found
+        others = [f"{name}={json.dumps(value)}" for name, value in one.values.items() if not name.startswith(COMPARED)]
+        label = ", ".join([*others, *([f"data {data[one.data]}"] if len(data) > 1 else [])])
+        found.append((label, one.flops, _measured(one)))
+    return profiles(found)
 
 
-def best_size_rows(record: SweepRecord) -> list[TableRow]:
-    """Returns one row per budget in FLOPs: the size with the lowest loss."""
-    return [_best_size_row(one) for one in best_sizes(by_flops(record))]
+def best_sizes(record: SweepRecord) -> list[BestSize]:
+    """Returns the size with the lowest loss of each profile."""
+    return [best_size(profile) for profile in swept_profiles(record)]
 
 
-def _best_size_row(best: BestSize) -> TableRow:
-    row: TableRow = {"FLOPs": f"{best.flops:.3g}", "sizes": best.sizes}
+def best_size_row(best: BestSize) -> TableRow:
+    """Returns a row of the printed table."""
+    row: TableRow = {"FLOPs": f"{best.flops:.3g}", **({"settings": best.label} if best.label else {}), "sizes": best.sizes}
     if best.parameters is None or best.tokens is None:
-        return row | {"best parameters": "none between the sizes", "95 %": "", "tokens": "", "tokens per parameter": "", "loss": ""}
+        return row | {"best parameters": best.why_none, "95 %": "", "tokens": "", "tokens per parameter": "", "loss": ""}
     size = best.parameters
     return (
         row
-        | {"best parameters": f"{size.value:,.0f}", "95 %": f"{size.low:,.0f} to {size.high:,.0f}", "tokens": best.tokens}
+        | {"best parameters": f"{size.value:,.0f}", "95 %": f"{size.low:,.0f} to {size.high:,.0f}", "tokens": f"{best.tokens:,}"}
         | {"tokens per parameter": f"{best.tokens / size.value:.1f}", "loss": f"{best.loss:.4f}"}
     )
 

@@ -51,7 +51,7 @@ def test_the_keys_at_the_top_are_those_that_a_recipe_may_have(tmp_path: Path) ->
         (
             "pretrain.budget",
             "pretrain",
-            ["pretrain.budget", "pretrain.budget.steps", "pretrain.budget.tokens", "pretrain.budget.epochs", "pretrain.budget.partial"],
+            [f"pretrain.budget{key}" for key in ("", ".steps", ".tokens", ".epochs", ".partial", ".flops")],
         ),
         ("evaluate@sft.chat", "evaluate@sft", ["evaluate@sft.chat"]),
         ("evaluate@base.chat", "evaluate@base", ["evaluate@base.chat"]),

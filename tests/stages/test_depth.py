@@ -78,11 +78,15 @@ def test_a_budget_in_flops_is_never_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        (
+            "pretrain.budget={flops: 1e29}",
+            "pretrain.budget.flops 1e+29 is 1.64e+22 tokens of 6,094,848 FLOPs; at most 10,000,000,000,000,000",
+        ),
         ("pretrain.budget={flops: 0}", "pretrain.budget.flops: must be above 0, not 0"),
         ("pretrain.budget={flops: nan}", "pretrain.budget"),
         ("pretrain.budget={flops: much}", "pretrain.budget.flops: must be a number"),
         ("pretrain.budget={flops: 1e12, steps: 3}", "budget needs exactly one of steps, tokens, epochs and flops; steps and flops is set"),
-        ("sft={budget: {flops: 1e12}}", "sft.budget: budget.flops is only for pretrain"),
+        ("sft={budget: {flops: 1e12}}", "Unknown key sft.budget.flops"),
         ("pretrain.model.depth=x", 'pretrain.model.depth: must be a whole number, not the text "x"'),
         ("pretrain.model.depth=65", "pretrain.model.depth: must be at most 64, not 65"),
         ("pretrain.model.num_hidden_layers=2", "model.depth and model.num_hidden_layers are two ways to give the blocks"),
@@ -109,6 +113,9 @@ def test_flops_of_a_written_out_shape_need_the_vocabulary(tmp_path: Path) -> Non
     with pytest.raises(RecipeError) as caught:
         loaded(tmp_path, "pretrain.budget={flops: 1e12}", "pretrain.model.num_attention_heads=0", text=TINY)
     assert "num_attention_heads: must be at least 1" in str(caught.value) and "budget" not in str(caught.value)
+    with pytest.raises(RecipeError) as caught:
+        loaded(tmp_path, "pretrain.budget={flops: 1e12, partial: maybe}", "pretrain.model.num_attention_heads=0", text=TINY)
+    assert "num_attention_heads" in str(caught.value) and "pretrain.budget.partial" in str(caught.value), "all errors at once"
 
 
 def test_a_depth_beside_a_written_out_shape_is_refused() -> None:

@@ -41,6 +41,7 @@ OTHER_NAMES: Mapping[str, str] = {
         "budget.epochs": "epochs num_epochs num_train_epochs n_epochs",
         "budget.steps": "steps max_steps num_steps train_steps total_steps iterations max_iters",
         "budget.tokens": "num_tokens max_tokens train_tokens",
+        "budget.flops": "max_flops num_flops compute_budget",
         "mix.seq_len": "context_length context_size max_length max_seq_len max_seq_length seq_length sequence_length sequence_len block_size "
         "n_ctx n_positions max_position_embeddings",
         "model.num_hidden_layers": "n_layers num_layers n_layer layers",

@@ -25,8 +25,7 @@ from stages.lm.train.step_guard import Guard
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.settings import Field, OneOf, StageConfig
 
-MOST_FLOPS = 1e30
-"""Largest budget in FLOPs."""
+MOST_TOKENS = 10**16
 
 
 class Budget(StageConfig):
@@ -34,23 +33,19 @@ class Budget(StageConfig):
 
     steps: int | None = Field(None, ge=1, le=10**9, decides=False)
     """Optimizer steps."""
-    tokens: int | None = Field(None, ge=1, le=10**16, decides=False)
+    tokens: int | None = Field(None, ge=1, le=MOST_TOKENS, decides=False)
     """Tokens, counting every sequence at its full length; rounded up to whole steps."""
     epochs: float | None = Field(None, gt=0, le=1_000_000, decides=False)
     """Epochs over the training sequences; rounded down to whole steps, at least one. A mixture with phases is read at most once."""
-    flops: float | None = Field(None, gt=0, le=MOST_FLOPS, decides=False, exclude=True)
-    """FLOPs of model and attention, forward and backward; of pretrain alone. When the recipe is read, tokens take its place: FLOPs by those
-    of a token in a sequence of mix.seq_len. `loam plan` shows them. No key holds flops."""
     partial: bool = Field(False, decides=False)
     """Whether training may end before the last phase of its order begins: before the last range of a curriculum or the end of batch_ramp."""
 
     @model_validator(mode="after")
     def _one_unit(self) -> Budget:
-        given = [name for name in ("steps", "tokens", "epochs", "flops") if getattr(self, name) is not None]
+        units = [name for name in type(self).model_fields if name != "partial"]
+        given = [name for name in units if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"budget needs exactly one of steps, tokens, epochs and flops; {' and '.join(given) or 'none'} is set")
-        if self.flops is not None:
-            raise ValueError("budget.flops is only for pretrain, whose shape the recipe gives; write steps, tokens or epochs")
+            raise ValueError(f"budget needs exactly one of {', '.join(units[:-1])} and {units[-1]}; {' and '.join(given) or 'none'} is set")
         return self
 
     def in_steps(self, phases: Sequence[Phase], sequences_per_epoch: int = 0, tokens_before: int = 0) -> int:

@@ -1,8 +1,8 @@
 """Quality of models at equal tokens: `python -m tests.bench.quality`, about 12 CPU minutes for each training of 3 M tokens.
 
-Loam's defaults for this shape, nanochat's trainer, a plain loop over transformers' Llama and n-gram models are trained on WikiText-2 (ten
-million bytes; made prose where it is not there) with a vocabulary of 4,096 tokens, a context of 256 tokens and 4,096 tokens per step. All
-train 4.2 M parameters in matrix products. The table has bits per byte of the validation text (context reset every 256 tokens, every byte
+Loam, nanochat's trainer, a plain loop over transformers' Llama and n-gram models are trained on WikiText-2 (ten million bytes; made prose where
+it is not there) with a vocabulary of 4,096 tokens, a context of 256 tokens and 4,096 tokens per step. All train 4.2 to 4.3 M parameters in
+matrix products. The table has bits per byte of the validation text (context reset every 256 tokens, every byte
 counted), with the spread over seeds, and every FLOP of model and optimizer.
 
 A finished training is kept below --folder and not run again, so the command can be stopped at any time. Two trainings run at once, one thread

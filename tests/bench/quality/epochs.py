@@ -1,7 +1,8 @@
 """Few data, more compute: `python -m tests.bench.quality.epochs`, about three hours of one core; it goes on after a stop.
 
-The text of the benchmark has 3.06 M tokens. Every arm spends four times the FLOPs of the contestant "loam, Muon" over 3.0 M of them: one model
-that reads the text four times, the same with more weight decay, or several models with other seeds whose probabilities are averaged.
+The text of the benchmark has 3.06 M tokens. Every arm but the first spends four times the FLOPs of the contestant "loam, Muon" over 3.0 M of
+them: one model that reads the text 3.9 times, the same with more weight decay, or several models with other seeds whose probabilities are
+averaged.
 Bits per byte are those of `python -m tests.bench.quality`. The probabilities of an ensemble come from the exported models, in fp32.
 
 What one arm shows beside another holds for one seed, or one set of seeds. Finished trainings are kept below --folder, as those of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from flows.cli import main
 from flows.trials import trial_cost
 from flows.trials.sweep_grid import SweepPoint
-from flows.trials.sweep_record import best_size_rows, by_flops, checked_rows, read_record, sweep_folder, table_rows
+from flows.trials.sweep_record import best_size_row, best_sizes, checked_rows, read_record, sweep_folder, swept_profiles, table_rows
 from flows.trials.sweep_run import plan_sweep, run_sweep
 from stages.core.contract.errors import RecipeError, StageError
 from tests.flows.trials.toy_sweep import HELD, law, made_points, train
@@ -52,24 +53,37 @@ def test_a_sweep_is_trained_fitted_and_kept(tmp_path: Path, capsys: pytest.Captu
 def test_sizes_are_compared_at_equal_flops(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     depths = "pretrain.model=[{depth: 1}, {depth: 2}, {depth: 3}, {depth: 4}, {depth: 5}, {depth: 6}]"
     request, points = made_points(tmp_path / "home", (depths, "pretrain.budget=[{flops: 1e15}, {flops: 5e15}]"))
-    record, folder = run_sweep("toy-1", request, points, train)
-    budgets = by_flops(record)
-    assert list(budgets) == [1e15, 5e15] and [len(found) for found in budgets.values()] == [6, 6]
-    for budget, found in budgets.items():
-        assert all(0.5 * budget < 6 * one.parameters * one.tokens < 2 * budget for one in found), "as the matrices count, and attention"
-    small, large = best_size_rows(record)
-    size = [int(str(row["best parameters"]).replace(",", "")) for row in (small, large)]
-    grid = [range(600_000, 20_000_000, 50_000), (1e15, 5e15)]
+    record, folder = run_sweep(
+        "toy-1", request, points, lambda point: train(point, flops=float(str(point.values["pretrain.budget"]["flops"])))
+    )
+    assert [(one.flops, len(one.losses), one.label) for one in swept_profiles(record)] == [(1e15, 6, ""), (5e15, 6, "")]
+    small, large = (one.parameters for one in best_sizes(record))
+    assert small is not None and large is not None and large.value > small.value
     # the lowest point of the made-up law with 6 FLOPs per parameter and token; the parabola and attention move it a little
-    truth = [min(grid[0], key=lambda n: law(n, int(budget / (6 * n)))) for budget in grid[1]]
-    assert size[1] > size[0] and size == [pytest.approx(one, rel=0.6) for one in truth]
+    truth = [min(range(600_000, 20_000_000, 50_000), key=lambda n: law(n, int(budget / (6 * n)))) for budget in (1e15, 5e15)]
+    assert [small.value, large.value] == [pytest.approx(one, rel=0.6) for one in truth]
     assert (folder / "isoflop.svg").read_text().count("<polyline") == 2
     assert main(["sweep", "--show", "toy-1", "--home", str(tmp_path / "home")]) == 0
     shown = capsys.readouterr().out
-    assert "the size with the lowest loss at equal FLOPs" in shown and str(large["best parameters"]) in shown
-    other, points = made_points(tmp_path / "home")
-    record, folder = run_sweep("toy-2", other, points, train)
-    assert not best_size_rows(record) and not (folder / "isoflop.svg").exists()
+    assert "the size with the lowest loss at equal FLOPs" in shown and f"{large.value:,.0f}" in shown
+    assert main(["sweep", "--show", "toy-1", "--home", str(tmp_path / "home"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"]["best_sizes"][1]["parameters"]["value"] == pytest.approx(large.value)
+
+
+def test_trainings_that_differ_otherwise_are_no_profile(tmp_path: Path) -> None:
+    depths = "pretrain.model=[{depth: 1}, {depth: 2}, {depth: 3}]"
+    request, points = made_points(tmp_path / "home", (depths, "pretrain.learning_rate=[0.01, 0.02]", "pretrain.budget.steps=[10]"))
+    record, folder = run_sweep("toy-1", request, points, lambda point: train(point, flops=1e15))
+    assert [one.label for one in swept_profiles(record)] == ["pretrain.learning_rate=0.01", "pretrain.learning_rate=0.02"]
+    assert best_size_row(best_sizes(record)[0]) == {
+        "FLOPs": "1e+15", "settings": "pretrain.learning_rate=0.01", "sizes": 3, "best parameters": "fewer than 4 measurements", "95 %": "",
+        "tokens": "", "tokens per parameter": "", "loss": "",
+    }  # fmt: skip
+    other = replace(record, trainings=tuple(replace(one, data=(str(number % 2),)) for number, one in enumerate(record.trainings)))
+    assert [one.label.rpartition(", ")[2] for one in swept_profiles(other)] == ["data 1", "data 2"]
+    request, points = made_points(tmp_path / "home", (depths, "pretrain.budget.steps=[20]"))
+    record, folder = run_sweep("toy-2", request, points, train)
+    assert not best_sizes(record) and not (folder / "isoflop.svg").exists(), "larger models with as many steps have more FLOPs"
 
 
 def test_a_prediction_is_on_disk_before_its_point_is_trained_and_stays(tmp_path: Path) -> None:

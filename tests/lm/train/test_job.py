@@ -57,7 +57,6 @@ ELSEWHERE = {
     **dict.fromkeys(("settings.guard.action", "settings.guard.max_z", "settings.guard.window", "settings.guard.max_skips_in_a_row"), "test_step_guard"),
     **dict.fromkeys(("settings.guard.rewind_steps", "settings.guard.max_rewinds"), "test_rewinds"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
-    "settings.budget.flops": "as tokens in the recipe",
     "settings.seed": "the job has a seed of its own", "model.depth": "derived before a job is made, test_depth",
     "settings.budget.partial": "the stage refuses, test_early_end",
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",

@@ -39,15 +39,8 @@ def test_a_ramp_comes_before_the_batch_size() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"steps": 1, "epochs": 1.0}])
 def test_a_budget_has_one_unit(given: dict) -> None:
-    with pytest.raises(ValidationError, match="budget needs exactly one of steps, tokens, epochs and flops"):
+    with pytest.raises(ValidationError, match="budget needs exactly one of steps, tokens and epochs"):
         Budget(**given)
-
-
-def test_a_budget_in_flops_is_tokens_before_it_is_checked() -> None:
-    with pytest.raises(
-        ValidationError, match=r"budget.flops is only for pretrain, whose shape the recipe gives; write steps, tokens or epochs"
-    ):
-        Budget(flops=1e12)
 
 
 def test_warm_up_is_shorter_than_the_run() -> None:

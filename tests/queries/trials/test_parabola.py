@@ -10,8 +10,8 @@ from stages.queries.trials.parabola import LowestPoint, lowest_point
 GRID = tuple(0.02 * 2 ** (power / 2) for power in range(6))
 
 
-def found_of(found: LowestPoint | None) -> LowestPoint:
-    assert found is not None
+def found_of(found: LowestPoint | str) -> LowestPoint:
+    assert isinstance(found, LowestPoint), found
     return found
 
 
@@ -39,7 +39,31 @@ def test_measurements_far_from_the_lowest_do_not_bend_the_parabola() -> None:
 
 
 def test_a_lowest_point_at_an_end_of_the_grid_is_not_believed() -> None:
-    assert lowest_point({rate: 1.5 + 0.03 * np.log(rate / 0.2) ** 2 for rate in GRID}) is None
-    assert lowest_point({rate: 1.5 + 0.03 * np.log(rate / GRID[-1]) ** 2 for rate in GRID}) is None
-    assert lowest_point({rate: 1.5 + 0.03 * np.log(rate / 0.01) ** 2 for rate in GRID}) is None
-    assert lowest_point({0.02: 1.6, 0.04: 1.5, 0.08: 1.6}) is None  # three measurements fix a parabola and leave no error
+    for best in (0.2, GRID[-1], 0.01):
+        assert lowest_point({rate: 1.5 + 0.03 * np.log(rate / best) ** 2 for rate in GRID}) == "the lowest is at an end"
+    assert lowest_point({0.02: 1.6, 0.04: 1.5, 0.08: 1.6}) == "fewer than 4 measurements"  # three fix a parabola and leave no error
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[3.0, 2.99, 3.005, 2.9951], [3.0003, 2.9902, 3.0038, 2.9948], [3.0, 2.999, 2.9995, 2.9, 2.98], [3.0, 2.9, 2.9, 2.9, 3.0]],
+    ids=[
+        "an interval beyond every number",
+        "an interval beyond the measurements",
+        "a lowest one that the others do not support",
+        "flat but sharp ends",
+    ],
+)
+def test_an_interval_never_leaves_the_measurements(values: list[float]) -> None:
+    positions = [10**6 * 2.0**power for power in range(len(values))]
+    found = lowest_point(dict(zip(positions, values, strict=True)))
+    if isinstance(found, LowestPoint):
+        assert positions[0] <= found.ends[0] <= found.position <= found.ends[1] <= positions[-1]
+    else:
+        assert found == "the measurements do not decide it"
+
+
+def test_noise_without_a_curve_rarely_gives_a_lowest_point() -> None:
+    draw = np.random.default_rng(2)
+    found = [lowest_point({10.0**at: 3 + draw.normal(0, 0.01) for at in range(5)}) for _ in range(400)]
+    assert sum(isinstance(one, LowestPoint) for one in found) <= 40
