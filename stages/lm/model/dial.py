@@ -2,9 +2,9 @@
 
 Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
 field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
-Guesses, which nobody measured here: the learning rates of other widths than 128 and 256, the width from which heads are wider or share keys and
-values, the batch below 100 M tokens (the law was measured above), the smallest batch, the tokens per parameter for models this small; for models
-of more than four blocks everything that tests/bench/quality measured with four.
+Guesses, which nobody measured here: AdamW's learning rates of other widths than 128 and 256, Muon's of more than four blocks or 13 tokens per
+parameter, the width from which heads are wider or share keys and values, the batch below 100 M tokens (the law was measured above), the smallest
+batch, the tokens per parameter for models this small; for models of more than four blocks everything that tests/bench/quality measured with four.
 The module imports neither torch nor NumPy.
 Source: nanochat (github.com/karpathy/nanochat) for one dial and 64 channels per block; the other sources are at the constants.
 """
@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import FiniteFloat, JsonValue, TypeAdapter, ValidationError
 
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
@@ -34,10 +34,15 @@ EMBEDDING_STD, EMBEDDING_RATE_RATIO = 1.0, 10.0
 ADAMW_RATE, ADAMW_WIDTH = 0.006, 128
 """Measured with the shape and data of configs/tiny.yaml: the best of 0.003, 0.006 and 0.012 at 128 channels. Other widths: in proportion to
 1 / width, as the hidden matrices of muP (arXiv 2203.03466); not measured here."""
+MUON_FACTOR, MUON_EXPONENT, MUON_EXPONENT_BELOW_ONE = 2.1, 0.527, 0.25
+"""The best rate of Muon is 2.1 · B / (weight decay · D) · (D / N)^0.527 for D tokens of training, N parameters in matrix products and B tokens of
+a step. Form and exponent: Bergsma et al. 2025 (arXiv 2505.13738), found there with AdamW: the share of a training over which weight decay
+forgets follows the tokens per parameter alone. The factor, and the smaller exponent below one token per parameter, are measured with
+tests/bench/quality/rates.py at four depths, two numbers of tokens and two batches (one seed): each best rate is within 1.2 times the rule."""
+MUON_MOST = 0.3
+"""Largest rate of the rule; the largest best rate that was measured is 0.34."""
 MUON_RATE = 0.02
-"""Jordan et al. 2024. The update of a matrix has one size at every width, so the rate stays. Measured here with one seed each: at 128 channels
-(configs/tiny.yaml, 300 steps) 0.02 was better than 0.04 by 0.12 nats per token; at 256 (tests/bench/quality) 0.04 was better than 0.02 by
-0.015 bits per byte, and better than 0.06."""
+"""Rate of Muon without weight decay, of which the rule says nothing: Jordan et al. 2024."""
 TOKENS_PER_PARAMETER = 20
 """Chinchilla (arXiv 2203.15556), measured there from 70 M parameters on."""
 BATCH_FACTOR, BATCH_EXPONENT = 0.58, 0.571
@@ -72,8 +77,8 @@ def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> t
         depth: Transformer blocks, from 1 to MOST_DEPTH.
         vocab_size: Entries of the vocabulary.
         seq_len: Tokens of a sequence.
-        given: The section of the recipe as it is written. null is not given. If it names an optimizer without a rule and gives no
-            learning_rate, a NoRateError is raised.
+        given: The section of the recipe as it is written, with the weight decay that it will have: Muon's rate follows it. null is not given. If
+            it names an optimizer without a rule and gives no learning_rate, a NoRateError is raised.
     """
     model = given.get("model")
     own: dict[str, JsonValue] = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
@@ -152,9 +157,10 @@ def _training(parameters: int, model: Settings, seq_len: int, given: Settings) -
     of = "the budget" if _whole(budget, "tokens") else horizon
     about = f"Step Law (arXiv 2503.04715): 0.58 · D^0.571 tokens, D by {of}; a power of two of sequences, at least {FEWEST_SEQUENCES}"
     found.append(DialValue("global_batch_size", batch, about))
-    if given.get("learning_rate") is None:
-        found.append(_rate(optimizer, _whole(model, "hidden_size") or 1))
     steps = _whole(budget, "steps") or -(-tokens // (batch * seq_len))
+    if given.get("learning_rate") is None:
+        size = _Training(parameters, steps * batch * seq_len, batch * seq_len, _number(given, "weight_decay"))
+        found += [_rate(optimizer, _whole(model, "hidden_size") or 1, size)] if _has_rate(optimizer, budget) else []
     if budget.get("epochs") is None:
         warmup = min(steps // WARMUP_SHARE, MOST_WARMUP)
         found.append(DialValue("warmup_steps", warmup, f"a tenth of {steps:,} steps (as tiny), at most 2,000 (Llama 2)"))
@@ -180,19 +186,49 @@ def _batch(tokens: int, seq_len: int) -> int:
     return max(FEWEST_SEQUENCES, 1 << max(0, round(math.log2(sequences))))
 
 
-def _rate(optimizer: JsonValue, width: int) -> DialValue:
+@dataclass(frozen=True)
+class _Training:
+    """Parameters in matrix products, tokens of a training and of its steps, and weight decay."""
+
+    parameters: int
+    tokens: int
+    batch_tokens: int
+    weight_decay: float
+
+
+def _optimizer_name(optimizer: JsonValue) -> JsonValue:
+    return optimizer.get("name", "adamw") if isinstance(optimizer, Mapping) else "adamw"
+
+
+def _has_rate(optimizer: JsonValue, budget: Settings) -> bool:
+    """Returns whether a rate can be derived: that of Muon follows the tokens, and of a budget in epochs only the data decides these."""
+    return _optimizer_name(optimizer) != "muon" or budget.get("epochs") is None
+
+
+def _rate(optimizer: JsonValue, width: int, training: _Training) -> DialValue:
     """Returns the peak learning rate.
 
     Raises:
         NoRateError: The optimizer has no rule.
     """
-    name = optimizer.get("name", "adamw") if isinstance(optimizer, Mapping) else "adamw"
+    name = _optimizer_name(optimizer)
     if name == "muon":
-        return DialValue("learning_rate", MUON_RATE, "Muon: 0.02 at every width (Jordan et al. 2024)")
+        return _muon_rate(training)
     if name != "adamw":
         raise NoRateError(f"there is no rule for the learning rate of the optimizer {str(name)[:60]}")
     rate = float(f"{ADAMW_RATE * ADAMW_WIDTH / width:.2g}")
     return DialValue("learning_rate", rate, "AdamW: 0.006 · 128 / hidden_size (tiny, measured; 1/width of muP, arXiv 2203.03466)")
+
+
+def _muon_rate(training: _Training) -> DialValue:
+    """Returns the peak learning rate of Muon."""
+    if training.weight_decay <= 0:
+        return DialValue("learning_rate", MUON_RATE, "Muon without weight decay: 0.02 (Jordan et al. 2024)")
+    ratio = training.tokens / training.parameters
+    share = ratio ** (MUON_EXPONENT if ratio >= 1 else MUON_EXPONENT_BELOW_ONE)
+    rate = min(MUON_MOST, MUON_FACTOR * training.batch_tokens / (training.weight_decay * training.tokens) * share)
+    about = f"Muon: 2.1 · B / (weight_decay · D) · (D / N)^0.527 (arXiv 2505.13738; measured), {ratio:.3g} tokens D per parameter N, at most {MUON_MOST}"
+    return DialValue("learning_rate", float(f"{rate:.2g}"), about)
 
 
 def _flag(values: Settings, key: str, default: bool) -> bool:
@@ -201,6 +237,14 @@ def _flag(values: Settings, key: str, default: bool) -> bool:
         return TypeAdapter(bool).validate_python(values.get(key, default))
     except ValidationError:
         return default
+
+
+def _number(values: Settings, key: str) -> float:
+    """Returns a given number as the section's own check reads it; 0 for anything else."""
+    try:
+        return TypeAdapter(FiniteFloat).validate_python(values.get(key))
+    except ValidationError:
+        return 0.0
 
 
 def _whole(values: Settings, key: str) -> int | None:

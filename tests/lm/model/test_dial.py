@@ -13,7 +13,8 @@ from stages.lm.model.dial import NoRateError, dial_values
 
 
 def derived(depth: int, vocab_size: int = 4096, seq_len: int = 256, **given: Any) -> dict[str, Any]:
-    return {one.key: one.value for one in dial_values(depth, vocab_size, seq_len, {"model": {"depth": depth}, **given})}
+    section = {"model": {"depth": depth}, "weight_decay": 0.1, **given}
+    return {one.key: one.value for one in dial_values(depth, vocab_size, seq_len, section)}
 
 
 def model(values: dict[str, Any], vocab_size: int = 4096, seq_len: int = 256, **own: Any) -> ModelConfig:
@@ -46,7 +47,8 @@ def test_what_is_small_is_told_by_hand() -> None:
         "optimizer": {"name": "muon"}, "optimizer.embedding_learning_rate_ratio": 10.0, "embedding_std": 1.0,
         "budget": {"tokens": 20 * 950_272},  # 4,096·128 + 2·(4·128² + 3·128·384)
         "global_batch_size": 32,  # 0.58 · 19,005,440^0.571 / 256 = 32.1 sequences
-        "learning_rate": 0.02, "warmup_steps": 232, "eval_every_steps": 580, "checkpoint_every_steps": 580,  # of 2,320 steps
+        "learning_rate": 0.044,  # 2.1 · 8,192 / (0.1 · 19,005,440) · 20^0.527
+        "warmup_steps": 232, "eval_every_steps": 580, "checkpoint_every_steps": 580,  # of 2,320 steps
     }  # fmt: skip
 
 
@@ -65,13 +67,17 @@ def test_what_is_small_is_told_by_hand() -> None:
         ({}, {"budget": {"steps": 50}}, {"warmup_steps": 5, "eval_every_steps": 12}),
         ({}, {"budget": {"tokens": 512_000}, "global_batch_size": 10}, {"warmup_steps": 20, "checkpoint_every_steps": 50}),
         ({}, {"budget": {"tokens": 1}}, {"warmup_steps": 0, "eval_every_steps": 1, "global_batch_size": 8}),
-        ({}, {"optimizer": {"name": "muon", "momentum": 0.9}}, {"learning_rate": 0.02, "optimizer.embedding_learning_rate_ratio": 10.0}),
-        ({}, {"optimizer": {"name": "muon", "embedding_learning_rate_ratio": 2.0}}, {"learning_rate": 0.02}),
+        ({}, {"optimizer": {"name": "muon", "momentum": 0.9}}, {"learning_rate": 0.014, "optimizer.embedding_learning_rate_ratio": 10.0}),
+        ({}, {"optimizer": {"name": "muon", "embedding_learning_rate_ratio": 2.0}}, {"learning_rate": 0.014}),
         ({}, {"embedding_std": 0.5}, {"optimizer": {"name": "muon"}}),
         ({"tie_word_embeddings": "true", "qk_norm": 1}, {}, {"model.conv_layers": [0, 2, 4]}),
         ({"qk_norm": "no"}, {}, {"model.conv_layers": []}),
         ({}, {"optimizer": {"betas": [0.9, 0.99]}}, {"learning_rate": 0.002}),
-        ({}, {"learning_rate": None, "warmup_steps": None}, {"learning_rate": 0.02}),
+        ({}, {"learning_rate": None, "warmup_steps": None}, {"learning_rate": 0.014}),
+        ({}, {"weight_decay": 0.2}, {"learning_rate": 0.0068}),
+        ({}, {"weight_decay": "0.2"}, {"learning_rate": 0.0068}),
+        ({}, {"weight_decay": 0}, {"learning_rate": 0.02}),
+        ({}, {"weight_decay": "much"}, {"learning_rate": 0.02}),
         ({"hidden_size": "wide", "heads": 3}, {"global_batch_size": True, "budget": {"tokens": -3}}, {"model.num_attention_heads": 6}),
     ],
 )
@@ -99,7 +105,9 @@ def test_a_given_width_and_heads_give_a_model() -> None:
 
 def test_a_budget_in_epochs_leaves_to_the_recipe_what_hangs_on_its_steps() -> None:
     values = derived(6, budget={"epochs": 2})
-    assert not {"warmup_steps", "eval_every_steps", "checkpoint_every_steps", "budget"} & set(values) and "global_batch_size" in values
+    steps = {"warmup_steps", "eval_every_steps", "checkpoint_every_steps", "budget", "learning_rate"}
+    assert not steps & set(values) and "global_batch_size" in values
+    assert "learning_rate" in derived(6, budget={"epochs": 2}, optimizer={"name": "adamw"}), "which follows the width alone"
 
 
 def test_the_batch_is_the_nearest_power_of_two_to_the_law() -> None:
@@ -109,6 +117,31 @@ def test_the_batch_is_the_nearest_power_of_two_to_the_law() -> None:
         assert math.log2(batch).is_integer() and (batch == 8 or 2**-0.5 <= batch / law <= 2**0.5)
 
 
+MEASURED = {
+    (1, 1_000_000, 16): 0.162, (2, 1_000_000, 16): 0.099, (3, 1_000_000, 16): 0.084, (4, 1_000_000, 16): 0.069,
+    (1, 4_000_000, 16): 0.078, (2, 4_000_000, 16): 0.043, (1, 4_000_000, 64): 0.34,
+}  # fmt: skip
+"""Depth, tokens, batch -> the best rate that python -m tests.bench.quality.rates found; see ARCHITECTURE.md."""
+
+
+@pytest.mark.parametrize(("depth", "tokens", "batch"), MEASURED)
+def test_the_rate_of_muon_is_near_those_that_were_measured(depth: int, tokens: int, batch: int) -> None:
+    rate = derived(depth, budget={"tokens": tokens}, global_batch_size=batch)["learning_rate"]
+    assert 1 / 1.2 <= rate / MEASURED[depth, tokens, batch] <= 1.2
+
+
+def test_the_rate_of_muon_follows_batch_tokens_and_weight_decay() -> None:
+    def rate(steps: int, **given: Any) -> float:
+        return float(derived(4, budget={"steps": steps}, **given)["learning_rate"])
+
+    assert rate(5000, global_batch_size=64) == pytest.approx(rate(5000, global_batch_size=16) * 4**0.527, rel=0.06), "of as many steps"
+    assert rate(20_000, global_batch_size=64) == pytest.approx(rate(5000, global_batch_size=64) * 4**-0.473, rel=0.06)
+    assert rate(5000, global_batch_size=64, weight_decay=0.2) == pytest.approx(rate(5000, global_batch_size=64) / 2, rel=0.06)
+    below, above = (rate(steps, global_batch_size=16) for steps in (1040, 1041))  # 4,259,840 parameters are 1,040 steps
+    assert below == above, "the two exponents meet at one token per parameter"
+    assert rate(1, global_batch_size=16) == 0.3, "a few steps take no rate without end"
+
+
 def test_an_optimizer_without_a_rule_needs_a_rate() -> None:
     with pytest.raises(NoRateError, match="there is no rule for the learning rate of the optimizer sgd"):
         derived(6, optimizer={"name": "sgd"})
@@ -116,4 +149,6 @@ def test_an_optimizer_without_a_rule_needs_a_rate() -> None:
 
 
 def test_every_value_names_its_source() -> None:
-    assert all(one.source for depth in (1, 20, 40) for one in dial_values(depth, 4096, 256, {}))
+    assert all(
+        one.source for depth in (1, 20, 40) for decay in (0.0, 0.1) for one in dial_values(depth, 4096, 256, {"weight_decay": decay})
+    )
