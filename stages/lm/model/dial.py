@@ -2,9 +2,9 @@
 
 Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
 field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
-Guesses, which nobody measured here: AdamW's learning rates of other widths than 128 and 256, Muon's of more than four blocks or 13 tokens per
-parameter, the width from which heads are wider or share keys and values, the batch below 100 M tokens (the law was measured above), the smallest
-batch, the tokens per parameter for models this small; for models of more than four blocks everything that tests/bench/quality measured with four.
+Guesses, which nobody measured here: AdamW's learning rates of other widths than 128 and 256, Muon's of more than four blocks, the width from
+which heads are wider or share keys and values, the batch below 100 M tokens (the law was measured above), the smallest batch, the tokens per
+parameter for models this small; for models of more than four blocks everything that tests/bench/quality measured with four.
 The module imports neither torch nor NumPy.
 Source: nanochat (github.com/karpathy/nanochat) for one dial and 64 channels per block; the other sources are at the constants.
 """
@@ -38,11 +38,11 @@ MUON_FACTOR, MUON_EXPONENT, MUON_EXPONENT_BELOW_ONE = 2.1, 0.527, 0.25
 """The best rate of Muon is 2.1 · B / (weight decay · D) · (D / N)^0.527 for D tokens of training, N parameters in matrix products and B tokens of
 a step. Form and exponent: Bergsma et al. 2025 (arXiv 2505.13738), found there with AdamW: the share of a training over which weight decay
 forgets follows the tokens per parameter alone. The factor, and the smaller exponent below one token per parameter, are measured with
-tests/bench/quality/rates.py at four depths, two numbers of tokens and two batches (one seed): each best rate is within 1.2 times the rule."""
+tests/bench/quality/rates.py at four depths, three numbers of tokens and two batches (one seed): each best rate is within 1.2 times the rule."""
 MUON_MOST = 0.3
 """Largest rate of the rule; the largest best rate that was measured is 0.34."""
-MUON_RATE = 0.02
-"""Rate of Muon without weight decay, of which the rule says nothing: Jordan et al. 2024."""
+MUON_LEAST_DECAY = 0.1
+"""Weight decay with which the rule was measured. With less, the rate is that of this one: the rule would let it grow without end."""
 TOKENS_PER_PARAMETER = 20
 """Chinchilla (arXiv 2203.15556), measured there from 70 M parameters on."""
 BATCH_FACTOR, BATCH_EXPONENT = 0.58, 0.571
@@ -222,12 +222,11 @@ def _rate(optimizer: JsonValue, width: int, training: _Training) -> DialValue:
 
 def _muon_rate(training: _Training) -> DialValue:
     """Returns the peak learning rate of Muon."""
-    if training.weight_decay <= 0:
-        return DialValue("learning_rate", MUON_RATE, "Muon without weight decay: 0.02 (Jordan et al. 2024)")
+    decay = max(MUON_LEAST_DECAY, training.weight_decay)
     ratio = training.tokens / training.parameters
-    share = ratio ** (MUON_EXPONENT if ratio >= 1 else MUON_EXPONENT_BELOW_ONE)
-    rate = min(MUON_MOST, MUON_FACTOR * training.batch_tokens / (training.weight_decay * training.tokens) * share)
-    about = f"Muon: 2.1 · B / (weight_decay · D) · (D / N)^0.527 (arXiv 2505.13738; measured), {ratio:.3g} tokens D per parameter N, at most {MUON_MOST}"
+    power = MUON_EXPONENT if ratio >= 1 else MUON_EXPONENT_BELOW_ONE
+    rate = min(MUON_MOST, MUON_FACTOR * training.batch_tokens / (decay * training.tokens) * ratio**power)
+    about = f"Muon: 2.1 · B / (weight_decay · D) · (D / N)^{power} (arXiv 2505.13738; measured), {ratio:.3g} tokens D per parameter N, at most {MUON_MOST}"
     return DialValue("learning_rate", float(f"{rate:.2g}"), about)
 
 
