@@ -106,10 +106,8 @@ class PretrainConfig(ContinuedTraining, DerivedSettings):
         depth = model["depth"]
         known = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MOST_DEPTH
         used = known and model.get("num_hidden_layers") is None  # else depth stays, and the check of the section refuses it
-        decay = values.get("weight_decay")
-        given = {**values, "weight_decay": cls.model_fields["weight_decay"].default if decay is None else decay}
         try:
-            found = dial_values(depth if isinstance(depth, int) and known else 1, vocab_size, seq_len, given)
+            found = dial_values(depth if isinstance(depth, int) and known else 1, vocab_size, seq_len, values)
         except NoRateError as error:
             what = f"pretrain.model.depth does not give pretrain.learning_rate: {error}."
             raise RecipeError(what, where="pretrain.learning_rate", do="Set pretrain.learning_rate.") from None

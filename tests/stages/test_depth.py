@@ -17,6 +17,7 @@ from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.store import key, key_record
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
+from stages.lm.model.dial import MUON_LEAST_DECAY
 from stages.pretrain import STAGE
 from tests.conftest import PROJECT
 
@@ -46,6 +47,12 @@ def test_the_dial_and_its_written_out_copy_are_one_recipe(tmp_path: Path) -> Non
     assert copy.resolved() == dial.resolved() and copy.sections == dial.sections and key_of(copy) == key_of(dial)
     assert '"depth"' not in json.dumps(dial.resolved()) and not copy.derived
     assert key_of(loaded(tmp_path, "pretrain.model.depth=3")) != key_of(dial) == key_of(loaded(tmp_path, "pretrain.model.depth=2"))
+
+
+def test_the_rate_is_that_of_the_weight_decay_that_a_recipe_has_by_default(tmp_path: Path) -> None:
+    config: Any = loaded(tmp_path).sections["pretrain"]
+    assert config.weight_decay == MUON_LEAST_DECAY and config.learning_rate == 0.044
+    assert loaded(tmp_path, "pretrain.weight_decay=0.2").resolved()["pretrain"]["learning_rate"] == 0.022  # type: ignore[index, call-overload]
 
 
 def test_only_what_the_recipe_does_not_give_is_derived(tmp_path: Path) -> None:

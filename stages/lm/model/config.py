@@ -55,8 +55,8 @@ class ModelShape(StageConfig):
 
     depth: int | None = Field(None, ge=1, le=MOST_DEPTH, exclude=True)
     """Transformer blocks, in place of num_hidden_layers. What the section does not give is then derived from it: the other fields without a
-    default, tie_word_embeddings, qk_norm, conv_layers, optimizer, embedding_std, learning rate, batch, budget, warm-up. `loam plan` shows each with
-    its source. No key holds depth."""
+    default, tie_word_embeddings, qk_norm, conv_layers, optimizer, embedding_std, learning rate, batch, budget, warm-up. With a budget in epochs,
+    Muon's learning rate and what counts in steps must be given. `loam plan` shows each value with its source. No key holds depth."""
     num_hidden_layers: int = Field(ge=1, le=10_000)
     """Transformer blocks."""
     hidden_size: int = Field(ge=1, le=1 << 20)

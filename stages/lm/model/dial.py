@@ -2,9 +2,10 @@
 
 Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
 field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
-Guesses, which nobody measured here: AdamW's learning rates of other widths than 128 and 256, Muon's of more than four blocks, the width from
-which heads are wider or share keys and values, the batch below 100 M tokens (the law was measured above), the smallest batch, the tokens per
-parameter for models this small; for models of more than four blocks everything that tests/bench/quality measured with four.
+Guesses, which nobody measured here: AdamW's learning rates of other widths than 128 and 256, Muon's of more than four blocks, of more than 20
+tokens per parameter and of more weight decay than 0.1, the width from which heads are wider or share keys and values, the batch below 100 M tokens
+(the law was measured above), the smallest batch, the tokens per parameter for models this small; for models of more than four blocks everything
+that tests/bench/quality measured with four. batch_ramp is not counted: batch and tokens are those without it.
 The module imports neither torch nor NumPy.
 Source: nanochat (github.com/karpathy/nanochat) for one dial and 64 channels per block; the other sources are at the constants.
 """
@@ -35,14 +36,16 @@ ADAMW_RATE, ADAMW_WIDTH = 0.006, 128
 """Measured with the shape and data of configs/tiny.yaml: the best of 0.003, 0.006 and 0.012 at 128 channels. Other widths: in proportion to
 1 / width, as the hidden matrices of muP (arXiv 2203.03466); not measured here."""
 MUON_FACTOR, MUON_EXPONENT, MUON_EXPONENT_BELOW_ONE = 2.1, 0.527, 0.25
-"""The best rate of Muon is 2.1 · B / (weight decay · D) · (D / N)^0.527 for D tokens of training, N parameters in matrix products and B tokens of
-a step. Form and exponent: Bergsma et al. 2025 (arXiv 2505.13738), found there with AdamW: the share of a training over which weight decay
-forgets follows the tokens per parameter alone. The factor, and the smaller exponent below one token per parameter, are measured with
-tests/bench/quality/rates.py at four depths, three numbers of tokens and two batches (one seed): each best rate is within 1.2 times the rule."""
+"""The rate of Muon is 2.1 · B / (weight decay · D) · (D / N)^0.527 for D tokens of training, N parameters in matrix products and B tokens of a step.
+Form and exponent: Bergsma et al. 2025 (arXiv 2505.13738), who find the best weight decay of AdamW by them: the share of a training over which
+weight decay forgets follows the tokens per parameter alone. The factor, and the smaller exponent below one token per parameter, are fitted to
+seven best rates of tests/bench/quality/rates.py with a weight decay of 0.1; ARCHITECTURE.md has them and how sure they are."""
 MUON_MOST = 0.3
 """Largest rate of the rule; the largest best rate that was measured is 0.34."""
 MUON_LEAST_DECAY = 0.1
-"""Weight decay with which the rule was measured. With less, the rate is that of this one: the rule would let it grow without end."""
+"""Weight decay with which the rule was measured, the default of a recipe. With less, the rate is that of this one: the rule would let it grow
+without end."""
+MOST_DECAY = 100.0  # the section's own check refuses more
 TOKENS_PER_PARAMETER = 20
 """Chinchilla (arXiv 2203.15556), measured there from 70 M parameters on."""
 BATCH_FACTOR, BATCH_EXPONENT = 0.58, 0.571
@@ -77,8 +80,8 @@ def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> t
         depth: Transformer blocks, from 1 to MOST_DEPTH.
         vocab_size: Entries of the vocabulary.
         seq_len: Tokens of a sequence.
-        given: The section of the recipe as it is written, with the weight decay that it will have: Muon's rate follows it. null is not given. If
-            it names an optimizer without a rule and gives no learning_rate, a NoRateError is raised.
+        given: The section of the recipe as it is written. null is not given. If it names an optimizer without a rule and gives no
+            learning_rate, a NoRateError is raised.
     """
     model = given.get("model")
     own: dict[str, JsonValue] = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
@@ -222,12 +225,16 @@ def _rate(optimizer: JsonValue, width: int, training: _Training) -> DialValue:
 
 def _muon_rate(training: _Training) -> DialValue:
     """Returns the peak learning rate of Muon."""
-    decay = max(MUON_LEAST_DECAY, training.weight_decay)
+    given = training.weight_decay
+    decay = given if MUON_LEAST_DECAY < given <= MOST_DECAY else MUON_LEAST_DECAY
     ratio = training.tokens / training.parameters
     power = MUON_EXPONENT if ratio >= 1 else MUON_EXPONENT_BELOW_ONE
-    rate = min(MUON_MOST, MUON_FACTOR * training.batch_tokens / (decay * training.tokens) * ratio**power)
-    about = f"Muon: 2.1 · B / (weight_decay · D) · (D / N)^{power} (arXiv 2505.13738; measured), {ratio:.3g} tokens D per parameter N, at most {MUON_MOST}"
-    return DialValue("learning_rate", float(f"{rate:.2g}"), about)
+    rule = MUON_FACTOR * training.batch_tokens / (decay * training.tokens) * ratio**power
+    about = (
+        f"Muon: 2.1 · B / (w · D) · (D / N)^{power} (form of arXiv 2505.13738) with B = {training.batch_tokens:,}, D = {training.tokens:,}, "
+        f"N = {training.parameters:,} and weight decay w = {decay:g}{'' if rule <= MUON_MOST else f'; limited to {MUON_MOST}'}"
+    )
+    return DialValue("learning_rate", float(f"{min(MUON_MOST, rule):.2g}"), about)
 
 
 def _flag(values: Settings, key: str, default: bool) -> bool:
@@ -247,6 +254,10 @@ def _number(values: Settings, key: str) -> float:
 
 
 def _whole(values: Settings, key: str) -> int | None:
-    """Returns a given whole number of at least 1 and at most 64 bits; None for anything else."""
+    """Returns a given whole number of at least 1 and at most 64 bits, as the section's own check reads it; None for anything else."""
     value = values.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**63 else None
+    try:
+        found = None if isinstance(value, bool) else TypeAdapter(int).validate_python(value)
+    except ValidationError:
+        return None
+    return found if found is not None and 1 <= found < 2**63 else None
