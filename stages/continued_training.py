@@ -286,8 +286,9 @@ def _refuse_unfit_steps(settings: TrainingSettings, trunk: Trunk, steps: int) ->
     trained, name = trained_rate(trunk.runs, other), settings.schedule.name
     raise RecipeError(
         f"With {steps:,} steps, the schedule {name} gives step {other + 1:,} the learning rate {new.scheduled(other):.6g}, but {trunk.name} was "
-        f"trained with {trained:.6g} there: its schedule was {trunk.runs[-1].schedule.name} over {trunk.runs[-1].steps:,} steps.",
-        where=f"{trunk.setting('schedule')}, {trunk.setting('budget')}",
+        f"trained with {trained:.6g} there: its schedule was {trunk.runs[-1].schedule.name} over {trunk.runs[-1].steps:,} steps "
+        f"with the learning_rate {trunk.runs[-1].learning_rate:.6g}; here it is {settings.learning_rate:.6g}.",
+        where=f"{trunk.setting('schedule')}, {trunk.setting('budget')}, {trunk.setting('learning_rate')}",
         do=f"Continue a milestone before the decay of wsd with the same rates, keep the number of steps, or set "
         f"{trunk.setting('rewarm_steps')} to go from the last rate {trained_rate(trunk.runs, trunk.step - 1):.6g} to that of this schedule.",
     )

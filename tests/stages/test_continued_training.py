@@ -213,10 +213,10 @@ def run_further(trunks: Trunks, found: Artifact) -> Artifact:
 
 def test_cosine_to_a_new_total_needs_a_rewarm(trunks: Trunks) -> None:
     error = trunks.refused(
-        "With 20 steps, the schedule cosine gives step 4 the learning rate .* its schedule was cosine over 12 steps",
+        "With 20 steps, the schedule cosine gives step 4 the learning rate .* its schedule was cosine over 12 steps with the learning_rate 0.003; here it is 0.003.",
         schedule={"name": "cosine"}, continue_from=f"{trunks.cosine.path}@8",
     )  # fmt: skip
-    assert error.where == "pretrain.schedule, pretrain.budget" and "pretrain.rewarm_steps" in error.do
+    assert error.where == "pretrain.schedule, pretrain.budget, pretrain.learning_rate" and "pretrain.rewarm_steps" in error.do
 
     def cosine(step: int, steps: int) -> float:
         """The rate of a step, from 1."""
