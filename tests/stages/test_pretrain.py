@@ -208,8 +208,8 @@ def test_a_batch_that_cannot_be_trained_names_its_documents(chain: Chain, tmp_pa
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"budget": {}}, "exactly one of steps, tokens and epochs; none is set"),
-        ({"budget": {"steps": 3, "tokens": 5}}, "exactly one of steps, tokens and epochs; steps and tokens is set"),
+        ({"budget": {}}, "exactly one of steps, tokens, epochs and flops; none is set"),
+        ({"budget": {"steps": 3, "tokens": 5}}, "exactly one of steps, tokens, epochs and flops; steps and tokens is set"),
         ({"budget": {"steps": 2}}, "warmup_steps 2 is not below the 2 steps of the run"),
     ],
 )
