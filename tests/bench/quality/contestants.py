@@ -31,6 +31,7 @@ embedding 1.578.
 AdamW in transformers after 1.5 M tokens, seed 1, 2026-11-25: with the initial weights of its class (std 0.02) 1.899; std 1/16 everywhere 1.893; the
 output head in fp32 1.897; three times the rate 2.046; with scaled initial weights, as Loam's are, 1.743, and 1.606 after 3.0 M tokens (1.702 with those
 of its class). Loam with AdamW at the same rate has 1.747 after 1.5 M. So the initial weights explain the difference (one seed).
+The variants between the first and the scaled weights were tried by changes of the code that were not kept.
 """
 
 from __future__ import annotations
