@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stages.lm.data.phases import SequenceRange
+from stages.lm.data.phases import SequenceRange, phase_table, sequences_before, steps_of_sequences
 from stages.lm.model import flops
 from stages.lm.model.config import ModelConfig
 from stages.lm.optimizers.optimizer_muon import Muon
@@ -124,7 +124,7 @@ def loam(settings: dict[str, Any], about: str) -> Contestant:
             raise SystemExit(event_path(Path(job.scratch), 0).read_text()[-2000:])
         last = [line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if "validation_loss" in line][-1]
         nats = last["validation_loss"] * (len(trial.corpus.validation) - 1)
-        tokens = job.steps * job.training.global_batch_size * CONTEXT
+        tokens = CONTEXT * sequences_before(job.phases, job.steps)
         optimizer = job.training.optimizer
         own = job.steps * muon_flops(job.model, optimizer.newton_schulz_steps) if isinstance(optimizer, Muon) else 0.0
         return Trained(nats, tokens * flops.flops_per_token(job.model, CONTEXT), own, flops.matmul_parameters(job.model))
@@ -144,17 +144,19 @@ def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
             target = target.setdefault(key, {})
         target[keys[-1]] = value
     embedding_std = section.pop("embedding_std", None)
-    steps = trial.tokens // (section["global_batch_size"] * CONTEXT)
     train, validation = trial.corpus.sequences("train", 0), trial.corpus.sequences("validation", 1)
     sequences = len(np.load(validation.sequences)) - 1
     training = SequenceTraining(
-        budget={"steps": steps}, eval_every_steps=0, checkpoint_every_steps=0, max_validation_sequences=sequences, precision="bf16",
+        budget={"tokens": trial.tokens}, eval_every_steps=0, checkpoint_every_steps=0, max_validation_sequences=sequences, precision="bf16",
         update_ratio_every_steps=0, **section,
     )  # fmt: skip
-    machine = Machine(ranks=1, device="cpu", micro_batch_size=section["global_batch_size"], eval_batch_size=16)
+    ranges = (SequenceRange(0, len(np.load(train.sequences)) - 1, CONTEXT),)
+    steps = steps_of_sequences(phase_table(ranges, training.batch_sizes), trial.tokens / CONTEXT)
+    smallest = min(size.sequences for size in training.batch_sizes)
+    machine = Machine(ranks=1, device="cpu", micro_batch_size=smallest, eval_batch_size=16)
     return RankJob(
         model=ModelConfig(**shape), settings=training, train=train, machine=machine, seed=trial.seed, embedding_std=embedding_std, scratch=str(trial.folder / "scratch"),
-        out=str(trial.folder / "out"), ranges=(SequenceRange(0, len(np.load(train.sequences)) - 1, CONTEXT),), steps=steps,
+        out=str(trial.folder / "out"), ranges=ranges, steps=steps,
         validation=validation,
     )  # fmt: skip
 

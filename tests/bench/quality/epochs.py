@@ -107,13 +107,16 @@ def together(members: Sequence[Wanted], corpus: Corpus, root: Path) -> float:
     return float(json.loads(kept.read_text())["bits_per_byte"])
 
 
-def exported(trial: Trial) -> nn.Module:
-    """The model of a finished trial as a model of transformers."""
+def exported(trial: Trial, weights: dict[str, Tensor] | None = None) -> nn.Module:
+    """The model of a finished trial as a model of transformers, with other weights if they are given."""
     from stages.lm.checkpoints.checkpoint import consolidate
     from stages.lm.infer.convert import hugging_face_model
 
     model: nn.Module = hugging_face_model(
-        job_of(trial, dict(CONTESTANTS[NAME].settings)).model, consolidate(trial.folder / "out" / "checkpoint"), SPECIAL, "float32"
+        job_of(trial, dict(CONTESTANTS[NAME].settings)).model,
+        weights or consolidate(trial.folder / "out" / "checkpoint"),
+        SPECIAL,
+        "float32",
     )
     return model
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stages.lm.data.phases import sequences_before
 from stages.lm.data.reader import IGNORE, SequenceReader
 from tests.bench.quality import __main__ as bench
 from tests.bench.quality.contestants import (
@@ -89,6 +90,12 @@ def test_a_change_reaches_settings_and_shape(corpus: Corpus, tmp_path: Path) -> 
     assert (job.training.optimizer.momentum, job.model.hidden_size, job.model.head_dim, job.steps) == (0.9, 128, 32, 2)
     job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, {"embedding_std": 0.5, "warmup_steps": 0}), CONTESTANTS["loam, Muon"].settings)
     assert job.model.qk_norm and job.embedding_std == 0.5 and job.model.hidden_size == 288 and job.model.head_dim == 32
+
+
+def test_a_batch_ramp_reads_as_many_tokens(corpus: Corpus, tmp_path: Path) -> None:
+    changes = {"batch_ramp": [{"steps": 4, "global_batch_size": 8}], "warmup_steps": 1}
+    job = job_of(Trial(corpus, 64 * CONTEXT + 7, 1, tmp_path, changes), CONTESTANTS["loam, Muon"].settings)
+    assert (job.steps, job.machine.micro_batch_size, sequences_before(job.phases, job.steps)) == (6, 8, 64)
 
 
 def test_a_trigram_beats_a_uniform_model(corpus: Corpus, tmp_path: Path) -> None:
