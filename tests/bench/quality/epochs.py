@@ -1,7 +1,7 @@
-"""Few data, more compute: `python -m tests.bench.quality.epochs`, about three hours of one core; it goes on after a stop.
+"""Few data, more compute: `python -m tests.bench.quality.epochs`, about four hours of one core; it goes on after a stop.
 
 The text of the benchmark has 3.06 M tokens. Every arm but the first spends four times the FLOPs of the contestant "loam, Muon" over 3.0 M of
-them: one model that reads the text 3.9 times, the same with more weight decay, or several models with other seeds whose probabilities are
+them: one model that reads the text 3.9 times, the same with a lower rate or more weight decay, or several models with other seeds whose probabilities are
 averaged.
 Bits per byte are those of `python -m tests.bench.quality`. The probabilities of an ensemble come from the exported models, in fp32.
 
@@ -52,6 +52,7 @@ class Arm:
 ARMS = {
     "one epoch, a quarter of the FLOPs": Arm(1, TOKENS),
     "four epochs": Arm(1, TIMES * TOKENS),
+    "four epochs, rate 0.016": Arm(1, TIMES * TOKENS, {"learning_rate": 0.016}),
     "four epochs, weight decay 0.3": Arm(1, TIMES * TOKENS, {"weight_decay": 0.3}),
     "two models of two epochs": Arm(2, 2 * TOKENS),
     "four models of one epoch": Arm(4, TOKENS),
