@@ -66,7 +66,7 @@ def main() -> int:
     print(probe(), flush=True)
     corpus = prepare(options.folder.resolve() / "corpus")
     print(f"{corpus.described['name']}: {len(corpus.train):,} training tokens, {corpus.described['validation_bytes']:,} validation bytes")
-    changes = {name: yaml.safe_load(value) for name, _, value in (change.partition("=") for change in options.change)}
+    changes = parsed_changes(options.change)
     names = [name for name in options.only if not name.startswith("nanochat") or os.environ.get(VARIABLE)]
     wanted = [
         Wanted(name, tokens, seed, json.dumps(changes if name.startswith("loam") else {}))
@@ -78,6 +78,11 @@ def main() -> int:
     print("\n".join(f"{name}: {CONTESTANTS[name].about}" for name in names))
     print(probe())
     return int(failed)
+
+
+def parsed_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Setting -> value of each NAME=VALUE; the value is YAML."""
+    return {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in texts)}
 
 
 def train(wanted: Sequence[Wanted], corpus: Corpus, root: Path, together: int) -> bool:

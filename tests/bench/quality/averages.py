@@ -14,13 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flows.cli.printing import print_table
 from stages.lm.checkpoints.checkpoint import consolidate
 from stages.lm.checkpoints.snapshot_folders import milestones
 from tests.bench.probe import probe
-from tests.bench.quality.__main__ import Wanted, train
+from tests.bench.quality.__main__ import Wanted, parsed_changes, train
 from tests.bench.quality.contestants import Trial
 from tests.bench.quality.epochs import NAME, ensemble_nats, exported
 from tests.bench.quality.wikitext import prepare
@@ -39,8 +37,7 @@ def main() -> int:
     print(probe(), flush=True)
     folder = options.folder.resolve()
     corpus = prepare(folder / "corpus")
-    changes = {name: yaml.safe_load(value) for name, _, value in (change.partition("=") for change in options.change)}
-    changes["milestone_every_steps"] = options.every_steps
+    changes = {**parsed_changes(options.change), "milestone_every_steps": options.every_steps}
     wanted = Wanted(NAME, options.tokens, options.seed, json.dumps(changes))
     if train([wanted], corpus, folder, together=1):
         return 1
