@@ -125,7 +125,7 @@ def sweep_points(request: SweepRequest) -> list[SweepPoint]:
     """Returns the points, those that are held out last, each with its checked recipe.
 
     Raises:
-        RecipeError: There are too many points, a point's recipe is wrong, or it does not train.
+        RecipeError: There are too many points, a point's recipe is wrong, it does not train, or two points train the same model.
     """
     count = request.seeds
     for values in request.over.values():
@@ -139,7 +139,9 @@ def sweep_points(request: SweepRequest) -> list[SweepPoint]:
     apart = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())] if held else []
     if not kept:
         raise RecipeError("--hold-out leaves no other point.", do="Give more values with --over.")
-    return [_point(request, values, number, values in apart) for values in (*kept, *apart) for number in range(request.seeds)]
+    points = [_point(request, values, number, values in apart) for values in (*kept, *apart) for number in range(request.seeds)]
+    _refuse_equal(points)
+    return points
 
 
 def _point(request: SweepRequest, values: Mapping[str, JsonValue], number: int, held_out: bool) -> SweepPoint:
@@ -159,6 +161,23 @@ def _point(request: SweepRequest, values: Mapping[str, JsonValue], number: int, 
     seeded = with_training_seed(session, number)
     seed = training_seed(seeded)
     return SweepPoint(values, seed, held_out, (*settings, f"{SEED}={seed}") if number else settings, seeded)
+
+
+def _refuse_equal(points: Sequence[SweepPoint]) -> None:
+    """Checks that no training counts as two: a value can be written in two ways, and the settings of runtime change no result.
+
+    Raises:
+        RecipeError: Two points train the same model.
+    """
+    seen: dict[str, SweepPoint] = {}
+    for point in points:
+        first = seen.setdefault(json.dumps(deciding_content(point.session), sort_keys=True), point)
+        if first is not point:
+            raise RecipeError(
+                f"Two points train the same model: {first.label} and {point.label}.",
+                where=point.session.recipe.source,
+                do="Remove one of the two values. --seeds trains a point several times.",
+            )
 
 
 def sweep_name(request: SweepRequest, points: Sequence[SweepPoint]) -> str:

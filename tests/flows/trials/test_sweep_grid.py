@@ -76,6 +76,9 @@ def test_what_is_held_out_comes_last_and_is_not_among_the_others(
         (("pretrain.model.depth=[1, 2]",), (), "model.depth and model.num_hidden_layers are two ways"),
         ((f"pretrain.budget.steps={list(range(1, 1002))}",), (), "The sweep has 1,001 trainings; at most 1,000"),
         (("import.pretrain=[mine]",), (), "There is no"),
+        (("pretrain.learning_rate=[1e-3, 0.001]",), (), 'pretrain.learning_rate="1e-3" and pretrain.learning_rate=0.001'),
+        (("pretrain.budget=[{steps: 5}, {steps: 5, epochs: null}]",), (), "Two points train the same model"),
+        (("runtime.workers=[1, 2]",), (), "Two points train the same model: runtime.workers=1 and runtime.workers=2"),
         (("runtime.workers=[1, 2]", "pretrain=[false]"), (), "is not node.key=value"),
     ],
 )
