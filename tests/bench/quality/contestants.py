@@ -139,7 +139,7 @@ def loam(settings: dict[str, Any], about: str) -> Contestant:
 
 def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
     """The job of one rank. `trial.changes` win over the settings; names that begin with model. change the shape."""
-    section: dict[str, Any] = json.loads(json.dumps({"global_batch_size": BATCH_TOKENS // CONTEXT, **settings}))
+    section: dict[str, Any] = json.loads(json.dumps({"global_batch_size": BATCH_TOKENS // CONTEXT, "precision": "bf16", **settings}))
     shape = MODEL.to_json() | section.pop("model", {})
     for name, value in trial.changes.items():
         target, keys = (shape, name.split(".")[1:]) if name.startswith("model.") else (section, name.split("."))
@@ -152,7 +152,7 @@ def job_of(trial: Trial, settings: dict[str, Any]) -> RankJob:
     train, validation = trial.corpus.sequences("train", 0), trial.corpus.sequences("validation", 1)
     sequences = len(np.load(validation.sequences)) - 1
     training = SequenceTraining(
-        budget={"tokens": trial.tokens}, eval_every_steps=0, checkpoint_every_steps=0, max_validation_sequences=sequences, precision="bf16",
+        budget={"tokens": trial.tokens}, eval_every_steps=0, checkpoint_every_steps=0, max_validation_sequences=sequences,
         update_ratio_every_steps=0, **section,
     )  # fmt: skip
     ranges = (SequenceRange(0, len(np.load(train.sequences)) - 1, CONTEXT),)

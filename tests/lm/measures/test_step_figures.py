@@ -131,6 +131,25 @@ def test_the_peaks_of_the_ranks_are_summed_and_told(job: RankJob, monkeypatch: p
     ]
 
 
+@pytest.mark.parametrize(
+    ("bf16", "precision", "end"),
+    [
+        (1e9, "bf16", "; one rank reaches 50 GFLOP/s in fp32, so precision: fp32 is faster on this CPU"),
+        (90e9, "bf16", ""),
+        (1e9, "fp32", ""),
+    ],
+)
+def test_a_cpu_that_is_slow_in_bf16_is_told(job: RankJob, monkeypatch: pytest.MonkeyPatch, bf16: float, precision: str, end: str) -> None:
+    said: list[str] = []
+    events: Any = SimpleNamespace(log=said.append)
+    cpu: Any = SimpleNamespace(rank=0, ranks=2, device=torch.device("cpu"), reduce_on_host=lambda values: [2 * v for v in values])
+    peaks = {"bf16": bf16, "fp32": 50e9}
+    monkeypatch.setattr(step_figures, "peak_flops", lambda device, precision: peaks[precision])
+    asked = replace(job, settings=job.training.model_copy(update={"precision": precision}))
+    assert step_figures.peak_of_ranks(asked, cpu, events) == 2 * peaks[precision], "the peak is that of the precision that trains"
+    assert said == [f"peak of the 2 ranks: {2 * peaks[precision] / 1e9:,.0f} GFLOP/s in {precision}, measured by a matrix product{end}"]
+
+
 def test_memory_is_that_of_the_rank_with_the_most(job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank adds its memory in a place of its own of a sum that the step makes anyway."""
     total = plain.PlainEngine.total
