@@ -38,9 +38,9 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
     events.write(partition_sizes(engine))
     metrics = open_metrics(Path(job.scratch) / "metrics.jsonl", 0 if fresh else start) if engine.rank == 0 else None
     run = open_run(job, engine, events, metrics, start)
+    peak = peak_of_ranks(job, engine, events)  # before the first evaluation, which takes long in a precision that the CPU emulates
     if fresh:
         _report(run, Evaluated(start, evaluate(run)))
-    peak = peak_of_ranks(job, engine, events)
     milestones = frozenset(job.milestones)
     clock = time.monotonic()
     for step in range(start, job.steps):
