@@ -29,6 +29,9 @@ What was tried for "loam, Muon", bits per byte after 1.5 M tokens, seed 1, 2026-
   and 1.5584 for the last 20.
 - Batches of 8 sequences for the first 150 steps (`--change 'batch_ramp=[{steps: 150, global_batch_size: 8}]'`), 1.5 M tokens, seed 1: 1.5285 with 5.07e13
   FLOPs, for 1.5338 with 4.90e13, because Muon makes more steps. From 1.5 to 3.0 M tokens .005 costs as much.
+- An embedding that is the output head too (`--change model.tie_word_embeddings=true --change embedding_std=null --change
+  optimizer.embedding_learning_rate_ratio=0.3`: it begins with std 1/sqrt(width) and learns at the head's rate), 1.5 M tokens, seed 1, in fp32: 1.5854 with 1.2 M
+  parameters fewer and equal FLOPs; an embedding of its own 1.5339 in fp32, 1.5338 in bf16.
 What no setting says (the first lines' rate of the norms too, matrices and head that begin near 0, NorMuon, parts of nanochat left out) was tried
 by changes of the code that were not kept. nanochat has 1.545 with this seed, without value embeddings, smear, backout and the skip of the first
 embedding 1.578.
