@@ -1,7 +1,8 @@
 """Splits a text into the words of datatrove's filters, as integer ids. Each chunk between white space is split once and cached.
 
 Guarantee: the words equal those of datatrove's tokenizer for the language (for English spaCy's rules). spaCy splits at white space before
-anything else, so each chunk is split independently of its neighbours, and the result does not depend on earlier texts. Other tokenizers
+anything else, so each chunk is split independently of its neighbours, and the result does not depend on earlier texts. There is one exception:
+where two of spaCy's emoticons overlap across white space, as in ") :1::", spaCy splits the second one and Loam does not. Other tokenizers
 (Japanese, Chinese, Thai and more) get the whole text, and no chunk is cached. Memory is bounded: above `limit` chunks the cache is cleared
 between two texts.
 Cost: about 20 µs per new chunk (spaCy), 0.1 µs per cached chunk. Time grows linearly with the length of a text, because spaCy never gets a
