@@ -171,7 +171,7 @@ def _refuse_equal(points: Sequence[SweepPoint]) -> None:
     """
     seen: dict[str, SweepPoint] = {}
     for point in points:
-        first = seen.setdefault(json.dumps(deciding_content(point.session), sort_keys=True), point)
+        first = seen.setdefault(digest_of(deciding_content(point.session)), point)
         if first is not point:
             raise RecipeError(
                 f"Two points train the same model: {first.label} and {point.label}.",

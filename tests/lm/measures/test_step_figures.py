@@ -115,10 +115,15 @@ def test_mfu_is_the_share_of_the_peak_of_all_ranks(job: RankJob) -> None:
     assert step_figures.speed(job.model, 16, None, work, 2.0) == {"tokens_per_s": 50, "mfu": None, "mfu_by_segment": None}
 
 
+def first_of_two() -> Any:
+    """What peak_of_ranks reads of the engine of rank 0 of two on a CPU."""
+    return SimpleNamespace(rank=0, ranks=2, device=torch.device("cpu"), reduce_on_host=lambda values: [2 * v for v in values])
+
+
 def test_the_peaks_of_the_ranks_are_summed_and_told(job: RankJob, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     events: Any = SimpleNamespace(log=said.append)
-    cpu: Any = SimpleNamespace(rank=0, ranks=2, device=torch.device("cpu"), reduce_on_host=lambda values: [2 * v for v in values])
+    cpu = first_of_two()
     gpu = SimpleNamespace(**{**vars(cpu), "device": torch.device("cuda", 0)})
     monkeypatch.setattr(step_figures, "peak_flops", lambda device, precision: 3e12 if device.type == "cpu" else None)
     assert step_figures.peak_of_ranks(job, cpu, events) == 6e12
@@ -142,7 +147,7 @@ def test_the_peaks_of_the_ranks_are_summed_and_told(job: RankJob, monkeypatch: p
 def test_a_cpu_that_is_slow_in_bf16_is_told(job: RankJob, monkeypatch: pytest.MonkeyPatch, bf16: float, precision: str, end: str) -> None:
     said: list[str] = []
     events: Any = SimpleNamespace(log=said.append)
-    cpu: Any = SimpleNamespace(rank=0, ranks=2, device=torch.device("cpu"), reduce_on_host=lambda values: [2 * v for v in values])
+    cpu = first_of_two()
     peaks = {"bf16": bf16, "fp32": 50e9}
     monkeypatch.setattr(step_figures, "peak_flops", lambda device, precision: peaks[precision])
     asked = replace(job, settings=job.training.model_copy(update={"precision": precision}))
