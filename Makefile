@@ -1,5 +1,6 @@
 # make run: set up .venv and run the tiny recipe.   make test: set up .venv, lint and run the tests.   make setup: only set up .venv.
-# make bench: benchmarks (minutes).   make test-chaos: kill real runs (half an hour).   make test-fuzz: hostile input (ten minutes).
+# make bench: benchmarks (minutes).   make bench-smoke: each benchmark at its smallest size (minutes).   make test-chaos: kill real runs (half an
+# hour).   make test-fuzz: hostile input (ten minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
 # make test-newcomer: own files, by the commands of the README (minutes).   make test-decide: how often `loam decide` errs (an hour).
 PYTHON ?= python3
@@ -12,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
-.PHONY: run bench check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer record-code docs setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer record-code docs setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -36,6 +37,10 @@ lint: .venv/.ready
 bench: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
 	$(BIN)/python -m tests.bench
+
+bench-smoke: .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
+	$(BIN)/python -m pytest -m 'bench or not bench' tests/bench/test_smoke.py
 
 test-browser: .venv/.ready
 	@.ci/setup

@@ -1,6 +1,7 @@
 """`make bench`: every comparison of the data stages in one table, then training, then the record and traces at scale.
 
-The data stages need real data (tests/made/real.py). Training has tables of its own (tests/bench/train).
+Training has tables of its own (tests/bench/train). Where this machine has no real crawl (tests/made/real.py), the data stages are measured on
+pages made for tests, and what needs judged pages is left out. The exit code is 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ import subprocess
 import sys
 
 from flows.cli.printing import print_table
+from tests.bench.corpus import described
 from tests.bench.probe import probe
 from tests.made.real import real_folder
 
 PARTS = ("bench_extract", "bench_engines", "bench_filter", "bench_dedup", "bench_decontaminate", "bench_encode")
+JUDGED = ("bench_engines",)
+"""Parts that measure pages of the real crawls that readers judged."""
 
 
 def main() -> int:
-    print(probe())
-    if real_folder().is_dir():
-        print_table([row for part in PARTS for row in importlib.import_module(f"tests.bench.{part}").rows()])
-    else:
-        print("there is no real data on this machine: the data stages are left out")
-    print(probe(), flush=True)
-    parts = ("tests.bench.train", "tests.bench.index", "tests.bench.bench_trace")
-    codes = [subprocess.run([sys.executable, "-m", part], check=False).returncode for part in parts]
+    print(f"{probe()}\n{described()}", flush=True)
+    parts = [part for part in PARTS if part not in JUDGED or real_folder().is_dir()]
+    print_table([row for part in parts for row in importlib.import_module(f"tests.bench.{part}").rows()])
+    print(
+        "".join(f"left out: {part}: it measures pages that readers judged\n" for part in PARTS if part not in parts) + probe(), flush=True
+    )
+    commands = ("tests.bench.train", "tests.bench.index", "tests.bench.bench_trace")
+    codes = [subprocess.run([sys.executable, "-m", command], check=False).returncode for command in commands]
     return int(any(codes))
 
 

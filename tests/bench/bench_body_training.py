@@ -86,7 +86,9 @@ def main() -> None:
     """Prints bits per byte per side and seed, and the difference with its standard error over seeds."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_body_training")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of {8 * CONTEXT:,} tokens each (default {STEPS})")
-    steps = parser.parse_args().steps
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    options = parser.parse_args()
+    steps = options.steps
     bodies = held_out()
     print(
         f"{len(bodies)} judged bodies, {sum(len(body.encode()) for body in bodies):,} bytes; {steps * 8 * CONTEXT:,} tokens a model",
@@ -98,12 +100,14 @@ def main() -> None:
         run(first, "resiliparse", 1, steps, "train_tokenizer")
         (tokenizer,) = first.glob("artifacts/train_tokenizer/*/tokenizer.json")
         loam("lineage", "import", "train_tokenizer", str(tokenizer), "--as", "shared", "--provenance", "text by resiliparse", home=home)
-        for seed in SEEDS:
+        for seed in options.seeds:
             for side in SIDES:
                 run(home, side, seed, steps, "export@base", "--set", "import.train_tokenizer=shared")
                 by_page = bits_per_byte(exported(home), bodies)
                 means[side].append(statistics.mean(by_page))
                 print(f"{side}, seed {seed}: {means[side][-1]:.4f} bits per byte", flush=True)
+    if len(options.seeds) < 2:
+        return
     gains = [old - new for new, old in zip(means["boilerplate"], means["resiliparse"], strict=True)]
     error = statistics.stdev(gains) / math.sqrt(len(gains))
     print(

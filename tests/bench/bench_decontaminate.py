@@ -20,15 +20,16 @@ def rows() -> list[dict[str, Any]]:
     from stages.text.match.ngrams import build_index, find
     from stages.text.match.words import normalise_words
     from tests.bench.bench_dedup import alternate
-    from tests.bench.corpus import texts_and_urls
-    from tests.made.real import real_folder
+    from tests.bench.corpus import input_data, texts_and_urls
     from tests.stages.planted import bench_items, quotes
 
     pages = texts_and_urls()[0]
     random.Random(1).shuffle(pages)
-    items = list(bench_items(real_folder() / "bench"))
+    items = list(bench_items(input_data().part("bench")))
     index = build_index(items, 13, 8)
-    planted = [(task, item, texts[-1]) for task, item, texts in items[:: len(items) // PLANTED] if len(normalise_words(texts[-1])) >= 13]
+    planted = [
+        (task, item, texts[-1]) for task, item, texts in items[:: max(1, len(items) // PLANTED)] if len(normalise_words(texts[-1])) >= 13
+    ]
     peer = datatrove_filter([text for _, _, text in planted])
     sample, few = some(pages, SAMPLE_BYTES), some(pages, PEER_BYTES)
     ours = alternate([lambda: [find(index, page) for page in sample]], sum(len(p.encode()) for p in sample))[0]
@@ -81,7 +82,9 @@ def line(what: str, ours: float, peer: str, ratio: float, bar: float, reached: b
 
 
 def main() -> None:
-    print(f"load {os.getloadavg()[0]:.1f}")
+    from tests.bench.corpus import described
+
+    print(f"load {os.getloadavg()[0]:.1f}\n{described()}")
     for found in rows():
         print(" | ".join(f"{value}" for value in found.values()))
 

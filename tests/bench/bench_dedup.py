@@ -1,11 +1,13 @@
 """Deduplication against datasketch and rensa: signatures per core, recall on real near-duplicate editions, memory at 10 M documents.
 
 `python -m tests.bench.bench_dedup` prints the table; `--scale N` is the child process that measures one size. Processor time of
-one core, medians of alternating runs. The truth set is brute force: the exact Jaccard of all pairs of the editions in the crawl.
+one core, medians of alternating runs. The truth set is brute force: the exact Jaccard of all pairs of the editions in the crawl, or
+of all pages of a crawl without them.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +31,12 @@ BUDGET_BYTES = 6 * 2**30
 EDITIONS = re.compile(r"//(postgres|httpd|install)\.")  # 15.18 and 15.20, 2.4-prev and 2.4, i386 and amd64
 
 
-def rows() -> list[dict[str, Any]]:
-    """The table of `make bench`."""
+def rows(sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
+    """The table of `make bench`. sizes: documents of the simulated corpora."""
     from tests.bench.corpus import texts_and_urls
 
     texts, urls = texts_and_urls()
-    return [*signature_rows(texts), *recall_rows(texts, urls), *scale_rows()]
+    return [*signature_rows(texts), *recall_rows(texts, urls), *scale_rows(sizes)]
 
 
 def signature_rows(texts: list[str]) -> list[dict[str, Any]]:
@@ -94,7 +96,8 @@ def recall_rows(texts: list[str], urls: list[str]) -> list[dict[str, Any]]:
     from stages.text.match.minhash import distinct, shingle_lists, signatures, sketch, text_hash
     from stages.text.match.words import joined
 
-    chosen = sorted((u, t) for u, t in zip(urls, texts, strict=True) if EDITIONS.search(u))
+    pages = sorted(zip(urls, texts, strict=True))
+    chosen = [(u, t) for u, t in pages if EDITIONS.search(u)] or pages
     texts = [t for _, t in {text_hash(t): (u, t) for u, t in reversed(chosen)}.values()][::-1]  # one of each exact copy
     data, starts = joined(texts)
     values, offsets = shingle_lists(data, starts, WORDS)
@@ -148,10 +151,10 @@ def all_pairs(sets: list[np.ndarray]) -> set[tuple[int, int]]:
     return found
 
 
-def scale_rows() -> list[dict[str, Any]]:
+def scale_rows(sizes: Sequence[int]) -> list[dict[str, Any]]:
     """Time and peak memory of order, banding, clustering and verification on simulated signatures, each size in a process of its own."""
     found = []
-    for size in SIZES:
+    for size in sizes:
         done = subprocess.run(
             [sys.executable, "-m", "tests.bench.bench_dedup", "--scale", str(size)], capture_output=True, text=True, check=True
         )
@@ -251,11 +254,17 @@ def row(what: str, ours: float, peer: str, figure: float, bar: float, absolute: 
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--scale"]:
-        print(json.dumps(scale(int(sys.argv[2]))))
+    from tests.bench.corpus import described
+
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_dedup")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="documents of the simulated corpora")
+    parser.add_argument("--scale", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.scale:
+        print(json.dumps(scale(options.scale)))
         return
-    print(f"load {os.getloadavg()[0]:.1f}")
-    for line in rows():
+    print(f"load {os.getloadavg()[0]:.1f}\n{described()}")
+    for line in rows(options.sizes):
         print(" | ".join(f"{value}" for value in line.values()))
 
 

@@ -35,6 +35,7 @@ from stages.text.warc.charset import decode_page
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.html import extract_text
 from stages.text.warc.records import read_records
+from tests.bench.corpus import require_judged_pages
 from tests.made.real import real_folder
 
 CRAWL = real_folder() / "crawl"
@@ -154,6 +155,7 @@ def bare(line: str) -> str:
 
 def judged_pages() -> list[JudgedPage]:
     """The judged pages with their bodies."""
+    require_judged_pages()
     judged, found = judgements(), []
     texts = pages({row["url"] for row in judged})
     for row in judged:

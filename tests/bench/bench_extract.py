@@ -31,9 +31,8 @@ from stages.extract import ExtractConfig, ExtractTask, extract_file
 from stages.line_counts import count_lines
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
-from tests.made.real import real_folder
+from tests.bench.corpus import crawl_files, described
 
-CRAWL = real_folder() / "crawl"
 TIMES_DATATROVE, TIMES_BARE = 12.0, 1 / 0.35
 
 
@@ -91,9 +90,15 @@ def seconds(work: Callable[[], int]) -> tuple[float, int]:
     return _used() - before, result
 
 
+def two_files() -> list[Path]:
+    """Two files of the crawl."""
+    files = crawl_files()
+    return [files[3], files[-3]]
+
+
 def rows(rounds: int = 5) -> list[dict[str, Any]]:
     """The comparisons as rows: part, what, ours, peer, ratio, bar, reached."""
-    files = [CRAWL / f"CRAWL-2026-0000{number}.warc.gz" for number in (3, 7)]
+    files = two_files()
     for file in files:  # imports and caches
         loam(file), bare(file)
     ours: list[float] = []
@@ -166,17 +171,20 @@ def main() -> None:
     """Prints the rows, or with --profile where the time of ours goes."""
     parser = argparse.ArgumentParser(description="Times extract on one core against datatrove and a bare loop.")
     parser.add_argument("--profile", action="store_true", help="profile ours on one file instead")
-    if parser.parse_args().profile:
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print(described(), flush=True)
+    if options.profile:
         import cProfile
         import pstats
 
-        file = CRAWL / "CRAWL-2026-00003.warc.gz"
+        file = two_files()[0]
         loam(file)
         profile = cProfile.Profile()
         profile.runcall(loam, file)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
         return
-    for row in rows():
+    for row in rows(options.rounds):
         print(" | ".join(str(value) for value in row.values()))
 
 

@@ -7,6 +7,7 @@ differ in what dominates: weights, activations, vocabulary, micro-batch.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import tempfile
@@ -98,9 +99,9 @@ def measured(job: RankJob) -> int:
     return max(int((Path(job.scratch) / f"memory-{rank}.txt").read_text()) for rank in range(job.machine.ranks))
 
 
-def rows() -> Iterator[dict[str, str]]:
-    """Yields one row per case."""
-    for name, given in CASES:
+def rows(cases: int) -> Iterator[dict[str, str]]:
+    """Yields one row per case, of the first `cases`."""
+    for name, given in CASES[:cases]:
         with tempfile.TemporaryDirectory() as folder:
             job = job_of(name, Path(folder), given)
             found = measured(job) - PROCESS_BYTES
@@ -114,10 +115,13 @@ def rows() -> Iterator[dict[str, str]]:
 
 def main() -> None:
     """Prints the tables: the memory of a rank that trains almost nothing, and the estimates."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_memory")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="how many of the cases, the first ones")
+    cases: int = parser.parse_args().cases
     print(probe())
     with tempfile.TemporaryDirectory() as folder:
         print(f"a rank with a model of almost no size: {measured(job_of('nothing', Path(folder), {})) / 1e6:.0f} MB", flush=True)
-    print_table(list(rows()))
+    print_table(list(rows(cases)))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.runtime import Runtime
 from stages.core.tables.parquet import read_rows, schema, write_rows
 from stages.train_tokenizer import TrainTokenizer, run
+from tests.bench.corpus import described
+from tests.made.prose import essay
 from tests.made.real import real_folder
 
 FILE_BYTES, DOCUMENT_WORDS, SCRAMBLE, REAL_BYTES = 50_000_000, 400, 16_180_339, 16_000_000
@@ -35,7 +37,9 @@ SHAPE = schema(doc_id="uuid", source="string", lang="string", text="string")
 
 
 def real_texts() -> Iterator[str]:
-    """Yields the real text of this machine, cut into documents of 20,000 characters."""
+    """Yields the real text of this machine, cut into documents of 20,000 characters; made essays where there is none."""
+    if not real_folder().is_dir():
+        yield from (essay(number) for number in range(2_000))
     for path in sorted((real_folder() / "text").rglob("*")):
         if path.suffix in (".txt", ".jsonl") and path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -133,6 +137,7 @@ def main() -> None:
     given = parser.parse_args()
     parity = given.what == "parity"
     settings = {"vocab_size": given.vocab_size or (32_768 if parity else 127_744 + 262), "min_frequency": 2, "max_train_bytes": 1 << 40}
+    print(described())
     start = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as made:
         folder, out = Path(made) / "corpus", Path(made) / "out"

@@ -1,4 +1,7 @@
-"""What the benchmarks run on: the documents of the real crawl, extracted once and kept in a home below the temporary folder."""
+"""What the benchmarks run on: the real crawl where this machine has it (tests/made/real.py), else the pages made for tests.
+
+Artifacts are kept in a home below the temporary folder, so the pages are extracted once.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,46 @@ from pathlib import Path
 from stages import crawl, extract
 from stages.core.contract.declaration import Artifact
 from tests.conftest import run_stage
-from tests.made.real import real_folder
+from tests.made.real import VARIABLE, real_folder
+from tests.made.variants import Data
 
 HOME = Path(os.environ.get("LOAM_BENCH_HOME") or Path(tempfile.gettempdir()) / "loam-bench")
 
 
+def input_data() -> Data:
+    """The real data where they are; else the made data, written into the home."""
+    return Data("real", real_folder()) if real_folder().is_dir() else Data("made", HOME / "made")
+
+
+def described() -> str:
+    """One line that says which pages are measured."""
+    if real_folder().is_dir():
+        return "input: real pages"
+    return (
+        f"input: pages made for tests, because this machine has no real crawl ({VARIABLE}=FOLDER names one); the bars hold for real pages"
+    )
+
+
+def require_judged_pages() -> None:
+    """Ends the command with one sentence where the crawls that readers judged are missing.
+
+    Raises:
+        SystemExit: There is no real data.
+    """
+    if not real_folder().is_dir():
+        raise SystemExit(
+            f"this benchmark measures pages of real crawls that readers judged; {VARIABLE}=FOLDER names the folder that has them"
+        )
+
+
+def crawl_files() -> list[Path]:
+    """The files of the crawl."""
+    return sorted(input_data().part("crawl").glob("CRAWL-*.warc.gz"))
+
+
 def crawl_documents() -> Artifact:
-    """The documents artifact of the ten crawl files, one shard per file."""
-    warcs = run_stage(crawl.STAGE, {"warcs": [str(real_folder() / "crawl" / "CRAWL-*.warc.gz")]}, {}, HOME)
+    """The documents artifact of the crawl, one shard per file."""
+    warcs = run_stage(crawl.STAGE, {"warcs": [str(file) for file in crawl_files()]}, {}, HOME)
     return run_stage(extract.STAGE, {"max_bad_records": 100}, {"warc": warcs}, HOME, runtime={"workers": 2})
 
 

@@ -8,6 +8,8 @@ import time
 
 import numpy as np
 
+from stages.lm.model.peak_flops import measured_flops
+
 
 def probe() -> str:
     """One line: GFLOP/s of a 2048-wide float32 product with one thread's settings as they are, MB/s of sha256, cores, load."""
@@ -24,3 +26,10 @@ def probe() -> str:
         f"machine: matmul {2 * width**3 / product / 1e9:,.0f} GFLOP/s, sha256 {len(data) / hashed / 1e6:,.0f} MB/s, "
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}"
     )
+
+
+def emulated(precision: str) -> str:
+    """Returns why a CPU is not measured in this precision: torch emulates bf16 where the CPU has no instructions for it. "" if it has them."""
+    if precision == "fp32" or (own := measured_flops(precision)) >= (fp32 := measured_flops("fp32")):
+        return ""
+    return f"this CPU emulates it, {own / 1e9:,.1f} GFLOP/s where fp32 has {fp32 / 1e9:,.0f}"

@@ -23,10 +23,11 @@ from typing import Any
 
 from flows.cli.printing import print_table
 from flows.trials.seeded_runs import build_missing, deciding_content, digest_of
+from tests.bench.corpus import require_judged_pages
 from tests.bench.data_pays.arms import ARMS, STEPS, UNTIL, Prepared, arm_session, prepare
 from tests.bench.data_pays.held_out import bits_per_byte, other_texts
 from tests.bench.probe import probe
-from tests.made.real import NOT_HERE, real_folder
+from tests.made.real import real_folder
 
 
 def main() -> int:
@@ -35,20 +36,20 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("data/bench-data-pays"), help="where corpora and finished trainings are kept")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps of every arm")
     parser.add_argument("--together", type=int, default=2, help="trainings at once")
     parser.add_argument("--one", nargs=2, metavar=("ARM", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if not real_folder().is_dir():
-        print(NOT_HERE)
-        return 1
+    require_judged_pages()
     folder: Path = options.folder.resolve()
-    prepared = prepare(folder)
+    prepare(folder)
+    prepared = Prepared(folder, options.steps)
     if options.one:
         measure(prepared, options.one[0], int(options.one[1]))
         return 0
     print(probe(), flush=True)
     failed = train(prepared, [(arm, seed) for seed in options.seeds for arm in options.arms], options.together)
-    print(f"{STEPS} steps; {len(prepared.described['pages'])} held-out pages; {len(prepared.described['urls'])} URLs in no arm")
+    print(f"{options.steps} steps; {len(prepared.described['pages'])} held-out pages; {len(prepared.described['urls'])} URLs in no arm")
     print_table(table(prepared, options.arms, options.seeds))
     print(probe())
     return int(failed)
@@ -81,6 +82,7 @@ def train(prepared: Prepared, wanted: Sequence[tuple[str, int]], together: int) 
             while waiting and len(running) < together:
                 arm, seed = waiting.pop(0)
                 command = [sys.executable, "-m", "tests.bench.data_pays", "--folder", str(prepared.folder), "--one", arm, str(seed)]
+                command += ["--steps", str(prepared.steps)]
                 with (prepared.folder / f"{arm}-{seed}.log").open("wb") as log:
                     running[arm, seed] = subprocess.Popen(command, stdout=log, stderr=log)
             time.sleep(0.5)

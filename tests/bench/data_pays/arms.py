@@ -37,7 +37,7 @@ MODEL = {
 }  # fmt: skip
 TRAINING = {
     "train_tokenizer.vocab_size": 4096, "mix.seq_len": CONTEXT, "mix.validation_frac": 0.02, "pretrain.model": MODEL,
-    "pretrain.budget": {"steps": STEPS}, "pretrain.learning_rate": 0.02, "pretrain.checkpoint_every_steps": 0,
+    "pretrain.learning_rate": 0.02, "pretrain.checkpoint_every_steps": 0,
     "pretrain.eval_every_steps": 0, "runtime.cpu_ranks": 1, "runtime.micro_batch_size": ROWS,
 }  # fmt: skip
 POSITIVES = "positives.txt"
@@ -53,6 +53,8 @@ class Prepared:
     """What is made once: pages and the copies that no arm has, in `folder`/held_out.json; POSITIVES; imported corpora and the tokenizer in `folder`/home."""
 
     folder: Path
+    steps: int = STEPS
+    """Training steps of every arm."""
 
     @property
     def described(self) -> dict[str, Any]:
@@ -80,10 +82,10 @@ def crawl() -> dict[str, Any]:
     return {"crawl.warcs": [str(real_folder() / "crawl" / "CRAWL-*.warc.gz")]}
 
 
-def prepare(folder: Path) -> Prepared:
+def prepare(folder: Path) -> None:
     """Builds the corpora; does nothing where that is done."""
     if (folder / "held_out.json").exists():
-        return Prepared(folder)
+        return
     kept = session(folder, crawl())
     built = build_missing(kept, kept.steps("dedup"), "what is held out").artifacts
     every = session(folder, {**crawl(), **NO_RULES})
@@ -98,7 +100,7 @@ def prepare(folder: Path) -> Prepared:
         "English": import_arm(folder, "English", built["extract"].path, english, left_out),
         "filtered": import_arm(folder, "filtered", built["filter"].path, None, left_out),
     }
-    clean = session(folder, {**crawl(), **TRAINING, "filter.url.remove": urls})
+    clean = session(folder, {**crawl(), **TRAINING, "pretrain.budget": {"steps": STEPS}, "filter.url.remove": urls})
     made = build_missing(clean, clean.steps("train_tokenizer"), "the tokenizer").artifacts
     documents = {arm: count for arm, (_, count) in corpora.items()}
     documents |= dict.fromkeys(ARMS[3:], sum(count_rows(shard) for shard in document_shards(made["dedup"].path)))
@@ -112,7 +114,6 @@ def prepare(folder: Path) -> Prepared:
     unfinished = folder / "held_out.unfinished.json"
     unfinished.write_text(json.dumps(described) + "\n")
     unfinished.rename(folder / "held_out.json")
-    return Prepared(folder)
 
 
 def ordinary_text(text: str) -> str:
@@ -152,7 +153,12 @@ def import_tokenizer(folder: Path, path: Path) -> str:
 def arm_session(prepared: Prepared, arm: str, seed: int) -> Session:
     """The recipe of an arm with a seed of its training."""
     described = prepared.described
-    settings = {**TRAINING, "pretrain.seed": seed, "import.train_tokenizer": described["train_tokenizer"]}
+    settings = {
+        **TRAINING,
+        "pretrain.budget": {"steps": prepared.steps},
+        "pretrain.seed": seed,
+        "import.train_tokenizer": described["train_tokenizer"],
+    }
     if arm in IMPORTED:
         return session(prepared.folder, {**settings, "import.decontaminate": described["corpora"][arm]})
     settings |= {**crawl(), "filter.url.remove": described["urls"]}

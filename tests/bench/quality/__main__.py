@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ import yaml
 from flows.cli.printing import print_table
 from stages.lm.ranks.launch import compiler, environment
 from stages.processes import free_port
-from tests.bench.probe import probe
+from tests.bench.probe import emulated, probe
 from tests.bench.quality.contestants import CONTESTANTS, environment_of
 from tests.bench.quality.wikitext import Corpus, prepare
 from tests.bench.train.rounds import PROJECT, VARIABLE
@@ -67,17 +67,50 @@ def main() -> int:
     corpus = prepare(options.folder.resolve() / "corpus")
     print(f"{corpus.described['name']}: {len(corpus.train):,} training tokens, {corpus.described['validation_bytes']:,} validation bytes")
     changes = parsed_changes(options.change)
-    names = [name for name in options.only if not name.startswith("nanochat") or os.environ.get(VARIABLE)]
+    missing = left_out(options.only, changes)
+    print("".join(f"left out: {name}: {why}\n" for name, why in missing.items()), end="", flush=True)
+    names = [name for name in options.only if name not in missing]
     wanted = [
         Wanted(name, tokens, seed, json.dumps(changes if name.startswith("loam") else {}))
         for tokens in options.tokens for seed in options.seeds for name in names
         if seed == options.seeds[0] or not name.startswith("Kneser")
     ]  # fmt: skip
-    failed = train(wanted, corpus, options.folder.resolve(), options.together)
+    failed = train(wanted, corpus, options.folder.resolve(), options.together) or not names
     print_table(table(wanted, corpus, options.folder.resolve()))
     print("\n".join(f"{name}: {CONTESTANTS[name].about}" for name in names))
     print(probe())
     return int(failed)
+
+
+def left_out(names: Sequence[str], changes: Mapping[str, Any]) -> dict[str, str]:
+    """Contestant -> why this machine does not train it.
+
+    Args:
+        names: The contestants.
+        changes: Other settings for Loam.
+    """
+    slow = emulated("bf16")
+    found = {}
+    for name in names:
+        ours = name.startswith("loam")
+        if name.startswith("nanochat") and not os.environ.get(VARIABLE):
+            found[name] = f"{VARIABLE} names no checkout of it"
+        elif slow and not name.startswith("Kneser") and not (ours and changes.get("precision") == "fp32"):
+            found[name] = f"it trains in bf16, and {slow}" + "; --change precision=fp32 trains it in fp32" * ours
+    return found
+
+
+def require_precision(changes: Mapping[str, Any]) -> None:
+    """Ends a command whose trainings this CPU would emulate.
+
+    Args:
+        changes: Other settings for Loam.
+
+    Raises:
+        SystemExit: The trainings are in bf16, for which this CPU has no instructions.
+    """
+    if why := left_out(["loam, Muon"], changes):
+        raise SystemExit(f"nothing is trained: {why['loam, Muon']}")
 
 
 def parsed_changes(texts: Sequence[str]) -> dict[str, Any]:

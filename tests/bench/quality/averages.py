@@ -18,7 +18,7 @@ from flows.cli.printing import print_table
 from stages.lm.checkpoints.checkpoint import consolidate
 from stages.lm.checkpoints.snapshot_folders import milestones
 from tests.bench.probe import probe
-from tests.bench.quality.__main__ import Wanted, parsed_changes, train
+from tests.bench.quality.__main__ import Wanted, parsed_changes, require_precision, train
 from tests.bench.quality.contestants import Trial
 from tests.bench.quality.epochs import NAME, ensemble_nats, exported
 from tests.bench.quality.wikitext import prepare
@@ -34,10 +34,11 @@ def main() -> int:
     parser.add_argument("--last", type=int, nargs="+", default=[1, 2, 3, 5, 10], help="how many checkpoints are averaged")
     parser.add_argument("--change", action="append", default=[], metavar="NAME=VALUE", help="another setting")
     options = parser.parse_args()
+    changes = {**parsed_changes(options.change), "milestone_every_steps": options.every_steps}
+    require_precision(changes)
     print(probe(), flush=True)
     folder = options.folder.resolve()
     corpus = prepare(folder / "corpus")
-    changes = {**parsed_changes(options.change), "milestone_every_steps": options.every_steps}
     wanted = Wanted(NAME, options.tokens, options.seed, json.dumps(changes))
     if train([wanted], corpus, folder, together=1):
         return 1

@@ -20,14 +20,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.printing import print_table
 from tests.bench.probe import probe
-from tests.bench.quality.__main__ import Wanted, train
+from tests.bench.quality.__main__ import Wanted, parsed_changes, require_precision, train
 from tests.bench.quality.contestants import CONTESTANTS, Trial, job_of, nats_of
 from tests.bench.quality.wikitext import Corpus, prepare
 
@@ -53,30 +53,40 @@ class Arm:
         return [Wanted(NAME, self.tokens, seed, json.dumps(self.changes)) for seed in range(1, self.models + 1)]
 
 
-ARMS = {
-    "one epoch, a quarter of the FLOPs": Arm(1, TOKENS),
-    "four epochs": Arm(1, TIMES * TOKENS),
-    "four epochs, rate 0.016": Arm(1, TIMES * TOKENS, {"learning_rate": 0.016}),
-    "four epochs, weight decay 0.3": Arm(1, TIMES * TOKENS, {"weight_decay": 0.3}),
-    "two models of two epochs": Arm(2, 2 * TOKENS),
-    "four models of one epoch": Arm(4, TOKENS),
-}
+def arms(tokens: int, changes: Mapping[str, Any]) -> dict[str, Arm]:
+    """The arms by name. tokens: of one epoch. changes: other settings of all arms."""
+    given = dict(changes)
+    return {
+        "one epoch, a quarter of the FLOPs": Arm(1, tokens, given),
+        "four epochs": Arm(1, TIMES * tokens, given),
+        "four epochs, rate 0.016": Arm(1, TIMES * tokens, given | {"learning_rate": 0.016}),
+        "four epochs, weight decay 0.3": Arm(1, TIMES * tokens, given | {"weight_decay": 0.3}),
+        "two models of two epochs": Arm(2, 2 * tokens, given),
+        "four models of one epoch": Arm(4, tokens, given),
+    }
 
 
 def main() -> int:
     """Trains what is missing and prints the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.quality.epochs")
     parser.add_argument("--folder", type=Path, default=Path("data/bench-quality"), help="where finished trainings are kept")
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", default=list(arms(TOKENS, {})))
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens of one epoch")
+    parser.add_argument("--change", action="append", default=[], metavar="NAME=VALUE", help="another setting of all arms")
     parser.add_argument("--together", type=int, default=2, help="trainings at once")
     options = parser.parse_args()
+    changes = parsed_changes(options.change)
+    require_precision(changes)
+    known = arms(options.tokens, changes)
+    if unknown := [name for name in options.arms if name not in known]:
+        parser.error(f"--arms: {', '.join(unknown)}: the arms are {', '.join(known)}")
     print(probe(), flush=True)
     folder = options.folder.resolve()
     corpus = prepare(folder / "corpus")
-    arms = {name: ARMS[name] for name in options.arms}
-    failed = train(list(dict.fromkeys(one for arm in arms.values() for one in arm.members)), corpus, folder, options.together)
+    chosen = {name: known[name] for name in options.arms}
+    failed = train(list(dict.fromkeys(one for arm in chosen.values() for one in arm.members)), corpus, folder, options.together)
     print(f"{corpus.described['name']}: {len(corpus.train):,} training tokens")
-    print_table([row for name, arm in arms.items() if (row := measured(name, arm, corpus, folder))])
+    print_table([row for name, arm in chosen.items() if (row := measured(name, arm, corpus, folder))])
     print(probe())
     return int(failed)
 

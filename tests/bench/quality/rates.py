@@ -24,7 +24,7 @@ from stages.lm.model.dial import dial_values
 from stages.lm.optimizers.optimizer_muon import Muon
 from stages.queries.trials.parabola import LowestPoint, ends, lowest_point
 from tests.bench.probe import probe
-from tests.bench.quality.__main__ import Wanted, train
+from tests.bench.quality.__main__ import Wanted, parsed_changes, require_precision, train
 from tests.bench.quality.contestants import BATCH_TOKENS
 from tests.bench.quality.wikitext import CONTEXT, VOCABULARY, Corpus, prepare
 
@@ -48,13 +48,16 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=BATCH_TOKENS // CONTEXT, help="sequences per step")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--change", action="append", default=[], metavar="NAME=VALUE", help="another setting")
     parser.add_argument("--together", type=int, default=2, help="trainings at once")
     options = parser.parse_args()
+    given = parsed_changes(options.change)
+    require_precision(given)
     print(probe(), flush=True)
     folder = options.folder.resolve()
     corpus = prepare(folder / "corpus")
     wanted = {
-        (depth, rate): Wanted("loam, Muon", options.tokens, options.seed, json.dumps(changes(depth, rate, options.batch)))
+        (depth, rate): Wanted("loam, Muon", options.tokens, options.seed, json.dumps({**changes(depth, rate, options.batch), **given}))
         for depth in options.depths for rate in options.rates
     }  # fmt: skip
     failed = train(list(wanted.values()), corpus, folder, options.together)

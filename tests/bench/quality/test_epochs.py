@@ -12,7 +12,7 @@ import pytest
 from tests.bench.quality import __main__ as bench
 from tests.bench.quality import epochs
 from tests.bench.quality.contestants import Trial
-from tests.bench.quality.epochs import ARMS, TIMES, TOKENS, Arm, ensemble_nats, exported, measured
+from tests.bench.quality.epochs import TIMES, Arm, arms, ensemble_nats, exported, measured
 from tests.bench.quality.wikitext import Corpus, prepare
 from tests.made.real import VARIABLE
 
@@ -23,8 +23,10 @@ SMALL = {
 
 
 def test_every_arm_but_the_first_has_the_same_budget() -> None:
-    assert [arm.models * arm.tokens for arm in ARMS.values()] == [TOKENS, *[TIMES * TOKENS] * (len(ARMS) - 1)]
-    assert [one.seed for one in ARMS["four models of one epoch"].members] == [1, 2, 3, 4]
+    known = arms(1000, {"precision": "fp32"})
+    assert [arm.models * arm.tokens for arm in known.values()] == [1000, *[TIMES * 1000] * (len(known) - 1)]
+    assert [one.seed for one in known["four models of one epoch"].members] == [1, 2, 3, 4]
+    assert all(arm.changes["precision"] == "fp32" for arm in known.values())
 
 
 def test_an_ensemble_averages_the_probabilities_of_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

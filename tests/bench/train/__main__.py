@@ -6,19 +6,21 @@ of their own. FLOP/s are those of the model, not of what a side computes: attent
 (stages/lm/model/flops.py), or to the earlier tokens of the document. Both are compared with a square matrix product in the same precision.
 A second table has the memory of the loss alone at a large vocabulary.
 
-nanochat is no dependency. The environment variable LOAM_BENCH_NANOCHAT names a checkout of it; without one, its row is left out.
+nanochat is no dependency. The environment variable LOAM_BENCH_NANOCHAT names a checkout of it; without one, its row is left out. bf16 is left
+out where this CPU has no instructions for it. A side that fails is said at once, the others go on, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from flows.cli.printing import print_table
 from stages.lm.model.peak_flops import PRODUCT_FLOPS
-from tests.bench.probe import probe
+from tests.bench.probe import emulated, probe
 from tests.bench.train import figures, head_loss, prepared
 from tests.bench.train.rounds import left_out, measure
 from tests.bench.train.sides import LOAM, PRODUCT, SIDES
@@ -26,27 +28,37 @@ from tests.bench.train.sides import LOAM, PRODUCT, SIDES
 PRECISIONS = ("fp32", "bf16")
 
 
-def main() -> None:
-    """Prints both tables."""
+def main() -> int:
+    """Prints both tables; returns 1 if a side failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.train")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=10, help="counted steps of each side in a round")
     parser.add_argument("--warm-up", type=int, default=2, help="steps that are not counted")
+    parser.add_argument("--only", nargs="+", choices=list(SIDES), default=list(SIDES), help="these sides")
+    parser.add_argument("--vocabulary", type=int, default=head_loss.VOCABULARY, help="entries of the vocabulary in the table of the loss")
+    parser.add_argument("--tokens", type=int, default=head_loss.TOKENS, help="tokens in the table of the loss")
     options = parser.parse_args()
     if min(options.rounds, options.steps, options.warm_up) < 1:
         parser.error("--rounds, --steps and --warm-up are at least 1")
     print(probe())
-    training([options.warm_up, *[options.steps] * options.rounds])
-    print(f"\nLoss at {head_loss.VOCABULARY:,} entries, {head_loss.TOKENS:,} tokens, width {head_loss.WIDTH}, fp32")
-    print_table(head_loss.rows())
+    failed = training(options.only, [options.warm_up, *[options.steps] * options.rounds])
+    print(f"\nLoss at {options.vocabulary:,} entries, {options.tokens:,} tokens, width {head_loss.WIDTH}, fp32")
+    rows = head_loss.rows(options.vocabulary, options.tokens)
+    print_table(rows)
     print(probe())
+    return int(failed or any(row["note"].startswith(head_loss.FAILED) for row in rows))
 
 
-def training(steps: list[int]) -> None:
-    """Prints the tables of both precisions. steps: of the warm-up, then of each round."""
+def training(sides: list[str], steps: list[int]) -> bool:
+    """Prints the tables of both precisions; returns whether a side failed.
+
+    Args:
+        sides: Those that are wanted.
+        steps: Of the warm-up, then of each round.
+    """
     start = time.monotonic()
-    missing = left_out()
-    names = [name for name in SIDES if name not in missing]
+    missing, broken = left_out(), []
+    names = [name for name in sides if name not in missing]
     with tempfile.TemporaryDirectory(prefix="loam-bench-train-") as folder:
         data = prepared.prepare(Path(folder), sum(steps), PRECISIONS)
         print(
@@ -56,16 +68,27 @@ def training(steps: list[int]) -> None:
             flush=True,
         )
         for precision in PRECISIONS:
-            runs, failed = measure(Path(folder), names, precision, steps)
-            missing |= {f"{name}, {precision}": why for name, why in failed.items()}
+            if slow := emulated(precision):
+                print(f"\n{precision} is left out: {slow}", flush=True)
+                continue
+
+            def failed(name: str, why: str, precision: str = precision) -> None:
+                broken.append(name)
+                print(f"FAILED: {name}, {precision}: {why}", flush=True)
+
+            runs = measure(Path(folder), names, precision, steps, failed)
             if (product := runs.pop(PRODUCT, None)) is None:
                 continue
             product_flops = PRODUCT_FLOPS / product.step_s
             print(f"\n{precision}; matmul: {product_flops / 1e9:.0f} GFLOP/s")
             print_table(figures.table(runs, data.work, product_flops, LOAM))
     print("\n" + "\n".join(f"{name}: {side.differs}" for name, side in SIDES.items() if side.differs))
-    print("".join(f"left out: {name}: {why}\n" for name, why in missing.items()) + f"{time.monotonic() - start:.0f} s", flush=True)
+    print(
+        "".join(f"left out: {name}: {why}\n" for name, why in missing.items() if name in sides) + f"{time.monotonic() - start:.0f} s",
+        flush=True,
+    )
+    return bool(broken)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

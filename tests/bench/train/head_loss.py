@@ -24,6 +24,7 @@ PLAIN = "logits, then F.cross_entropy"
 NEEDED_BYTES = 14
 """Of plain logits, per token and entry of the vocabulary: see stages/lm/model/linear_cross_entropy.py."""
 
+FAILED = "failed"
 SPARE_BYTES = 3e9
 """Left to other processes, so that the kernel ends none of them."""
 
@@ -72,7 +73,7 @@ def rows(vocabulary: int = VOCABULARY, tokens: int = TOKENS) -> list[dict[str, A
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROJECT)}
         done = subprocess.run(command, cwd=PROJECT, env=variables, capture_output=True, text=True, check=False)
         if done.returncode:
-            row["note"] = f"failed with code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+            row["note"] = f"{FAILED} with code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
             continue
         found[way] = json.loads(done.stdout)
         row |= {"peak MB above the inputs": f"{found[way]['bytes'] / 1e6:,.0f}", "CPU s": f"{found[way]['cpu_s']:.1f}"}

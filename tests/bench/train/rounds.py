@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,14 +39,17 @@ class SideProcess:
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
-            raise SideError(" ".join(self.log.read_text(errors="replace").split("\n")[-4:]).strip() or "it ended without a word")
+            raise SideError(
+                " ".join(self.log.read_text(encoding="utf-8", errors="replace").split("\n")[-4:]).strip() or "it ended without a word"
+            )
         return Measured(**json.loads(line))
 
     def go_on(self) -> None:
         """Lets it make its next round."""
         assert self.process.stdin
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended, which its next report says
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
 
 
 def left_out() -> dict[str, str]:
@@ -58,7 +62,9 @@ def left_out() -> dict[str, str]:
     return found
 
 
-def measure(folder: Path, names: Sequence[str], precision: str, steps: Sequence[int]) -> tuple[dict[str, SideRun], dict[str, str]]:
+def measure(
+    folder: Path, names: Sequence[str], precision: str, steps: Sequence[int], failed: Callable[[str, str], None]
+) -> dict[str, SideRun]:
     """Runs the sides.
 
     Args:
@@ -66,30 +72,35 @@ def measure(folder: Path, names: Sequence[str], precision: str, steps: Sequence[
         names: The sides.
         precision: "fp32" or "bf16".
         steps: Steps of the warm-up, then of each round.
+        failed: Called with a side and the end of its output as soon as it fails. The others go on.
 
     Returns:
-        Side -> its reports, and side -> why it did not start.
+        Side -> its reports, of the sides that made all steps.
     """
-    warm_ups: dict[str, Measured] = {}
-    failed: dict[str, str] = {}
     with ExitStack() as stack:
         processes = {}
         for name in names:
             own = folder / f"{name}-{precision}".replace(", ", "-")
             processes[name] = stack.enter_context(_started(own, [name, precision, str(folder), ",".join(map(str, steps))]))
-        for name, process in processes.items():  # all start at once: compiling takes minutes
+        reports: dict[str, list[Measured]] = {}
+
+        def report(name: str) -> None:
             try:
-                warm_ups[name] = process.report()
+                reports.setdefault(name, []).append(processes[name].report())
             except SideError as error:
-                failed[name] = str(error)
-        running = list(warm_ups)
-        reports: dict[str, list[Measured]] = {name: [] for name in running}
+                reports.pop(name, None)
+                failed(name, str(error))
+
+        with ThreadPoolExecutor(len(processes)) as threads:  # all start at once: compiling takes minutes
+            list(threads.map(report, processes))
+        order = [name for name in names if name in reports]
         for turn in range(len(steps) - 1):
-            first = turn % len(running)
-            for name in running[first:] + running[:first]:
-                processes[name].go_on()
-                reports[name].append(processes[name].report())
-    return {name: SideRun(warm_ups[name], reports[name]) for name in running}, failed
+            first = turn % max(1, len(order))
+            for name in order[first:] + order[:first]:
+                if name in reports:
+                    processes[name].go_on()
+                    report(name)
+    return {name: SideRun(reports[name][0], reports[name][1:]) for name in order if name in reports}
 
 
 @contextmanager
@@ -106,7 +117,7 @@ def _started(own: Path, arguments: Sequence[str]) -> Iterator[SideProcess]:
         variables.pop("TORCHDYNAMO_DISABLE", None)  # which a rank may have
     command = [sys.executable, "-m", "tests.bench.train.sides", *arguments, str(os.getpid())]
     log = own / "log.txt"
-    with log.open("w") as errors:
+    with log.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             command, cwd=PROJECT, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
         )

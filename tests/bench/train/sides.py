@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from stages.lm.model.config import ModelConfig
 from stages.lm.model.peak_flops import operands
-from stages.lm.ranks.events import EventWriter, RankEvent, StepDone, event_path
+from stages.lm.ranks.events import EventWriter, RankEvent, StepDone, event_path, open_events
 from stages.processes import die_with_parent, resident_bytes
 from tests.bench.train.figures import Measured
 
@@ -81,7 +81,6 @@ def loam(compiled: bool) -> Callable[[Path, str, Pace], None]:
 
     def run(folder: Path, precision: str, pace: Pace) -> None:
         from stages.lm.model import flops
-        from stages.lm.ranks.heartbeat import open_heartbeat
         from stages.lm.ranks.rank import work
         from stages.lm.train.job import read_job
         from tests.bench.train.prepared import job_path
@@ -92,8 +91,9 @@ def loam(compiled: bool) -> Callable[[Path, str, Pace], None]:
         kernels = os.environ["TORCHINDUCTOR_CACHE_DIR"] if compiled else ""
         job = replace(job, scratch=str(scratch), out=str(scratch / "out"), machine=replace(job.machine, kernels=kernels))
         pace.matmul_parameters = flops.matmul_parameters(job.model)
-        with event_path(scratch, 0).open("a") as file:
-            if work(job, PacedEvents(file, open_heartbeat(scratch, 0), pace)):
+        opened = open_events(scratch, 0)
+        with opened.file:
+            if work(job, PacedEvents(opened.file, opened.heartbeat, pace)):
                 raise SystemExit(event_path(scratch, 0).read_text()[-2000:])
 
     return run
