@@ -20,7 +20,8 @@ from tests.made.real import NOT_HERE, PROJECT, VARIABLE, real_folder
 
 SMALL = [f"--change={change}" for change in (
     "precision=fp32", "warmup_steps=1", "model.num_hidden_layers=1", "model.conv_layers=[]", "model.hidden_size=64", "model.head_dim=32",
-    "model.num_attention_heads=2", "model.intermediate_size=64",
+    "model.num_attention_heads=2",
+    "model.num_key_value_heads=2", "model.intermediate_size=64",
 )]  # fmt: skip
 FEW = "--tokens 16384 --together 1 --folder {folder}"
 
@@ -60,13 +61,13 @@ SMALLEST = (
     Smallest("bench_text_index", "--mib 1 --piece-mib 1", r"\d", cheap=True),
     Smallest("bench_tokenizer", "parity --workers 1 --vocab-size 600", r"equal: True"),
     Smallest("bench_tokenizer", "large --words 20000 --megabytes 1 --workers 1 --vocab-size 600", r"loam: \d"),
-    Smallest("bench_trace", "--documents 20000", r"\d"),
+    Smallest("bench_trace", "--documents 50000", r"\d"),
     Smallest("data_pays", "--steps 2 --seeds 1 --arms raw --folder {folder}", r"raw +[\d.]+", judged=True),
-    Smallest("index", "--artifacts 1100 --rows 5000", r"trace of a step"),
+    Smallest("index", "--artifacts 1600 --rows 5000", r"trace of a step"),
     Smallest("quality", f"{FEW} --seeds 1 --only loam,~Muon Kneser-Ney~trigram", r"loam, Muon +\d[\s\S]*Kneser-Ney trigram +\d"),
     Smallest("quality.averages", "--tokens 65536 --every-steps 4 --last 1 2 --folder {folder}", r"2 +step-\d+ +[\d.]+"),
     Smallest("quality.epochs", f"{FEW} --arms one~epoch,~a~quarter~of~the~FLOPs", r"one epoch, .* +1 +"),
-    Smallest("quality.rates", f"{FEW} --depths 1 --batch 8", r"0\.02 +0\.0283"),
+    Smallest("quality.rates", f"{FEW} --depths 1 --batch 8", r"depth +0\.04 [\s\S]*\n *1 +[\d.]+ +[\d.]+"),
     Smallest("train", "--rounds 1 --steps 1 --warm-up 1 --only matmul loam --vocabulary 2000 --tokens 256", r"loam +[\d.]+ \(", cheap=True),
     Smallest("train", "--rounds 1 --steps 1 --warm-up 1 --vocabulary 2000 --tokens 256", r"loam, compiled +[\d.]+ \([\s\S]*transformers, compiled +[\d.]+ \("),
 )  # fmt: skip
