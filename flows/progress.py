@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stages.core.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
+SHOWN_REASONS = 6
 LOG_EVERY_S = 30.0
 """Least time between two lines of progress in a run's log, so that a training of days does not fill it with them."""
 
@@ -112,10 +113,12 @@ def record_counts_text(unit: str, rows_in: int, kept: int, changed: int, dropped
         rows_in: number of records in the inputs.
         kept: number of unchanged records.
         changed: number of records that were kept with changes.
-        dropped: reason -> number of records; the text names the four most frequent reasons.
+        dropped: reason -> number of records; the text names the SHOWN_REASONS most frequent reasons, and how many records have others.
     """
     total = sum(dropped.values())
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(dropped.items(), key=lambda item: -item[1])[:4])
+    shown = sorted(dropped.items(), key=lambda item: -item[1])[:SHOWN_REASONS]
+    others = total - sum(count for _, count in shown)
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in [*shown, ("others", others)] if count)
     edited = f", {changed:,} changed" if changed else ""
     return f"{rows_in:,} {unit} in, {kept:,} kept{edited}" + (f", {total:,} dropped ({reasons})" if total else "")
 

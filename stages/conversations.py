@@ -1,8 +1,10 @@
 """conversations: collects conversations for supervised fine-tuning, removes benchmark items, splits them into train and validation.
 
-Guarantee: no conversation holds a benchmark item; the stage searches with the same n-gram index that decontaminates documents. (Without
-benchmarks, nothing is searched for.) A hash of the answer's words decides the split, in the same way in conversations and preferences. So
-with equal validation_frac, no answer of a held-out preference pair is in the training split of the conversations.
+Guarantee: a chat with a field that training does not carry (tools, weights, reasoning apart from the answer and others, see
+stages/text/dialogue_formats/uncarried.py) is dropped and counted by its reason. No conversation holds a benchmark item; the stage searches
+with the same n-gram index that decontaminates documents. (Without benchmarks, nothing is searched for.) A hash of the answer's words decides
+the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out preference pair is in the
+training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: stages/text/dialogue_formats/chat_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -40,7 +42,10 @@ TABLE = SideTable(
         "split": Column("string", "train or validation"),
     },
 )  # fmt: skip
-DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark item in it; null where there is none")})
+DECISIONS = decisions_with({
+    "item": Column("string", "the held-out benchmark item in it; null where there is none"),
+    "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
+})  # fmt: skip
 
 
 class DocstringChats(StageConfig):
@@ -115,13 +120,18 @@ def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) 
     from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.text.dialogue_formats.dialogue_format import file_reader
     from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+    from stages.text.dialogue_formats.uncarried import UncarriedError
     from stages.text.items.dialogue import BadDialogueError
     from stages.text.items.held_out import answer_of
+    from stages.text.tokens.tuning_examples import uncarried_example
 
     def reader() -> Callable[[Mapping[str, JsonValue]], Messages]:
         return file_reader(CHAT_FORMATS, config.format, config.fields, ctx.node, {"preferences": PAIR_FORMATS})
 
-    for record, messages in read_examples(ctx, reader, BadDialogueError):
+    for record, messages in read_examples(ctx, reader, BadDialogueError, UncarriedError):
+        if isinstance(messages, UncarriedError):
+            yield uncarried_example(record.doc_id, record.source, messages)
+            continue
         answer = next(m["content"] for m in messages if m["role"] == "assistant")
         yield _example(record.doc_id, record.source, messages, answer)
     if config.docstrings:
@@ -166,6 +176,7 @@ STAGE = Stage(
         "the index of the benchmarks; words as under NFKC_Casefold",
         "reasons are spelled in snake_case",
         "files in four formats; a text in the field system is a system turn",
+        "records whose fields mean more than is carried are dropped with a reason; system_prompt; a content as one part of text",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -1,6 +1,7 @@
 """preferences: collects preference pairs, removes benchmark items, and splits the pairs into train and validation.
 
-Guarantee: neither answer of a pair, together with its prompt, holds a benchmark item. (Without benchmarks, nothing is searched for.) A
+Guarantee: a pair with a field that training does not carry (stages/text/dialogue_formats/uncarried.py) is dropped and counted by its reason.
+Neither answer of a pair, together with its prompt, holds a benchmark item. (Without benchmarks, nothing is searched for.) A
 hash of the chosen answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no
 answer of a held-out pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
@@ -44,7 +45,10 @@ TABLE = SideTable(
         "split": Column("string", "train or validation"),
     },
 )  # fmt: skip
-DECISIONS = decisions_with({"item": Column("string", "the held-out benchmark item in it; null where there is none")})
+DECISIONS = decisions_with({
+    "item": Column("string", "the held-out benchmark item in it; null where there is none"),
+    "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
+})  # fmt: skip
 
 
 class DocstringPairs(StageConfig):
@@ -129,13 +133,18 @@ def _examples(config: Preferences, benchmarks: Artifact | None, ctx: Context, in
     from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.text.dialogue_formats.dialogue_format import file_reader
     from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+    from stages.text.dialogue_formats.uncarried import UncarriedError
     from stages.text.items.dialogue import BadDialogueError
     from stages.text.items.held_out import answer_of
+    from stages.text.tokens.tuning_examples import uncarried_example
 
     def reader() -> Callable[[Mapping[str, JsonValue]], Pair]:
         return file_reader(PAIR_FORMATS, config.format, config.fields, ctx.node, {"conversations": CHAT_FORMATS})
 
-    for record, pair in read_examples(ctx, reader, BadDialogueError):
+    for record, pair in read_examples(ctx, reader, BadDialogueError, UncarriedError):
+        if isinstance(pair, UncarriedError):
+            yield uncarried_example(record.doc_id, record.source, pair)
+            continue
         yield _example(record.doc_id, record.source, pair, pair.chosen)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
@@ -195,6 +204,7 @@ STAGE = Stage(
         "the index of the benchmarks; words as under NFKC_Casefold",
         "reasons are spelled in snake_case",
         "files in six formats; a text in the field system is a system turn",
+        "records whose fields mean more than is carried are dropped with a reason; system_prompt, input; a content as one part of text",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

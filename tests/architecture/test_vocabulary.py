@@ -16,12 +16,23 @@ from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
 from stages.core.tables.jsonl import BAD_RECORD
 from stages.decontaminate import SPANS_CUT, DecontaminateReason
 from stages.lm.data.pairs import ExampleReason
+from stages.text.dialogue_formats.uncarried import UncarriedReason
 from stages.text.quality.judge import EditNote
 from stages.text.site.capture import CrawlOutcome
+from stages.text.tokens.tuning_examples import TuningReason
 from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
 from tests.conftest import PROJECT
 
-REASONS: list[type[StrEnum]] = [PageReason, DedupReason, DecontaminateReason, ExampleReason, EditNote, CrawlOutcome]
+REASONS: list[type[StrEnum]] = [
+    PageReason,
+    DedupReason,
+    DecontaminateReason,
+    ExampleReason,
+    EditNote,
+    CrawlOutcome,
+    TuningReason,
+    UncarriedReason,
+]
 """One per stage; the filter's are its rules (tests/architecture/test_rules.py)."""
 SNAKE_CASE = re.compile(r"([a-z0-9]+\.)?[a-z][a-z0-9_]*")
 NAMED = {

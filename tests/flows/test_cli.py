@@ -186,6 +186,8 @@ def test_texts_of_progress_record_counts_and_sizes() -> None:
     assert progress_text(5, 20, "pages", "x") == "5 of 20 pages, 25 %, x"
     counts = record_counts_text("pages", rows_in=10, kept=5, changed=1, dropped={"a": 1, "b": 3})
     assert counts == "10 pages in, 5 kept, 1 changed, 4 dropped (b 3, a 1)"
+    many = record_counts_text("chats", rows_in=30, kept=2, changed=0, dropped=dict(zip("abcdefg", range(7, 0, -1), strict=True)))
+    assert many == "30 chats in, 2 kept, 28 dropped (a 7, b 6, c 5, d 4, e 3, f 2, others 1)"
     assert [size_text(n) for n in (12, 12_000, 3_400_000_000)] == ["12 bytes", "12.0 KB", "3.4 GB"]
 
 

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from flows.progress import end_values
 from stages.benchmarks import STAGE as BENCHMARKS
 from stages.conversations import STAGE
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import validated
+from stages.core.contract.states import NodeState
+from stages.core.run.runner import Result
 from stages.core.tables.parquet import read_rows
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.items.held_out import normalised
@@ -166,6 +169,37 @@ def test_bad_records_alone_are_named_as_the_cause(tmp_path: Path, benchmarks: Ar
     forged = {"files": [made.jsonl(tmp_path / "forged.jsonl", [chat("a", "b <|eot_id|>")])]}
     with pytest.raises(StageError, match="No conversation is left: 1 of 1 records hold a special token in their texts."):
         run_stage(STAGE, forged, {"benchmarks": benchmarks}, tmp_path / "home")
+
+
+def test_records_that_mean_more_than_is_carried_are_dropped_counted_and_listed(tmp_path: Path, benchmarks: Artifact) -> None:
+    """Twelve records, of which five say what training does not carry, in two formats. The run's line and decisions/ name the reasons."""
+    calls = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    records = [chat(f"Question {i}?", f"Answer number {i}.", weight=1, tools=[]) for i in range(8)]
+    records[2]["messages"][1]["weight"] = 0
+    records[3]["messages"][1] = {"role": "assistant", "content": None} | calls
+    records[5]["tools"] = [{"type": "function"}]
+    judged = [{"prompt": f"Why {n}?", "completion": f"Because of {n}.", "label": bool(n % 2)} for n in range(4)]
+    files = [made.jsonl(tmp_path / "a.jsonl", records), made.jsonl(tmp_path / "b.jsonl", judged)]
+    artifact = run_stage(STAGE, {"files": files}, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert artifact.manifest["record_counts"]["dropped"] == {"loss_weight": 1, "rejected_answer": 2, "tools": 2}
+    kept = {json.loads(row["messages"])[1]["content"] for row in rows_of(artifact)}
+    assert kept == {*(f"Answer number {i}." for i in (0, 1, 4, 6, 7)), "Because of 1.", "Because of 3."}
+    decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
+    assert {i: (d["reason"], d["field"]) for i, d in enumerate(decisions) if d["reason"]} == {
+        2: ("loss_weight", "messages[1].weight"), 3: ("tools", "messages[1].tool_calls"), 5: ("tools", "tools"),
+        8: ("rejected_answer", "label"), 10: ("rejected_answer", "label"),
+    }  # fmt: skip
+    line = end_values(Result(NodeState.BUILT, artifact))["text"]
+    assert line == "12 conversations in, 7 kept, 5 dropped (rejected_answer 2, tools 2, loss_weight 1)"
+
+
+def test_a_file_of_nothing_but_calls_is_refused_with_the_reason(tmp_path: Path, benchmarks: Artifact) -> None:
+    config = {"files": [made.jsonl(tmp_path / "calls.jsonl", [chat("a", "b", tools=[{"type": "function"}])] * 3)]}
+    with pytest.raises(
+        StageError, match="No conversation is left: 3 of 3 records offer or call tools, which are not carried yet."
+    ) as caught:
+        run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert caught.value.do == "Give chats without tools."
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:

@@ -157,6 +157,24 @@ def test_nothing_given_and_too_few_pairs(tmp_path: Path, benchmarks: Artifact) -
         run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
 
 
+def test_pairs_that_mean_more_than_is_carried_are_dropped_and_counted(tmp_path: Path, benchmarks: Artifact) -> None:
+    records = pairs(40)
+    records[1]["tools"] = [{"type": "function"}]
+    records[4]["chosen"] = [{"role": "assistant", "content": "x", "reasoning_content": "First …"}]
+    records[6] |= {"weight": 0.5, "images": []}
+    artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "a.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert artifact.manifest["record_counts"]["dropped"] == {"loss_weight": 1, "reasoning": 1, "tools": 1} and len(rows_of(artifact)) == 37
+    fields = [row["field"] for row in read_rows(artifact.path / "decisions" / "00000.parquet")]
+    assert {i: field for i, field in enumerate(fields) if field} == {1: "tools", 4: "chosen[0].reasoning_content", 6: "weight"}
+
+
+def test_records_of_kto_are_refused_and_not_sent_elsewhere(tmp_path: Path, benchmarks: Artifact) -> None:
+    judged = [{"prompt": f"Why {n}?", "completion": f"Because of {n}.", "label": n % 2 == 0} for n in range(9)]
+    with pytest.raises(StageError, match="one answer and a verdict on it .label., as for KTO; preferences needs two answers") as caught:
+        run_stage(STAGE, {"files": [made.jsonl(tmp_path / "kto.jsonl", judged)]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert "conversations" not in str(caught.value)
+
+
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:
     files = run_stage(
         BENCHMARKS, {"files": [made.jsonl(tmp_path / "s.jsonl", [{"context": LEAK, "continuation": "b"}])]}, {}, tmp_path / "home"

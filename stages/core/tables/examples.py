@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Artifact, ExternalFile
 
 Value = TypeVar("Value")
+SetAside = TypeVar("SetAside", bound=ValueError)
 FIRST_RECORDS = 100
 """A file whose first records all have the same fault is refused. A hundred take no time and are no accident."""
 
@@ -99,15 +100,16 @@ def refuse_none_left(ctx: Context, what: str, outcome: Outcome, faults: Sequence
 
 
 def read_examples(
-    ctx: Context, reader: Callable[[], Callable[[Mapping[str, JsonValue]], Value]], refused: type[ValueError]
-) -> Iterator[tuple[JsonRecord, Value]]:
-    """Yields the records of the field `files` and the value that is read from each.
+    ctx: Context, reader: Callable[[], Callable[[Mapping[str, JsonValue]], Value]], refused: type[ValueError], set_aside: type[SetAside]
+) -> Iterator[tuple[JsonRecord, Value | SetAside]]:
+    """Yields the records of the field `files` and the value that is read from each, or the error by which it is set aside.
 
     Args:
         ctx: The stage's context.
         reader: Returns the function that reads the records of one file in their order.
         refused: What this function raises for a record that it cannot read, which is then a bad record. If the first FIRST_RECORDS of a
             file, or all, cannot be read for one and the same reason, the file is refused, whatever number of bad records is allowed.
+        set_aside: What this function raises for a record that it can read and that the caller drops with a reason.
     """
     for file in ctx.files("files"):
         read, faults, unread, readable = reader(), set[str](), 0, False
@@ -120,6 +122,10 @@ def read_examples(
                 unread += 1
                 if unread == FIRST_RECORDS and len(faults) == 1 and not readable:
                     _refuse_file(ctx, file, f"The first {unread} records", str(error))
+                continue
+            except set_aside as error:
+                readable = True
+                yield record, error
                 continue
             readable = True
             yield record, value

@@ -12,7 +12,7 @@ import fnmatch
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
@@ -23,6 +23,7 @@ from stages.core.tables.import_documents import PATTERNS
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.dialogue_formats.dialogue_format import file_reader
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.text.dialogue_formats.uncarried import CAUSES, UncarriedError
 from stages.text.items.dialogue import BadDialogueError, OtherFormatError, TurnFieldsError
 from stages.text.items.field_mapping import AUTO, as_yaml
 from stages.text.items.tasks import FORMATS
@@ -62,13 +63,18 @@ class PageSettings(Protocol):
 
 @dataclass(frozen=True)
 class FileHead:
-    """The part of a file that was read: its records, the texts among them, the damaged records, and the share of the file."""
+    """The part of a file that was read: its records, the texts among them, the damaged records, and the share of the file.
+
+    `uncarried` counts by reason the chats or pairs, of the `judged` first records, that their stage drops (uncarried.py).
+    """
 
     records: int
     texts: Sequence[tuple[str, str]]  # (text, stated language or "")
     bytes: int  # of the records as text
     unreadable: int
     share: float
+    uncarried: Mapping[str, int] = field(default_factory=dict)
+    judged: int = 0
 
 
 class UnusableFileError(ValueError):
@@ -191,13 +197,14 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
     if kind is None:
         shown = ", ".join(sorted(fields)[:SHOWN_FIELDS])
         raise UnusableFileError(f"has records with the fields {shown}, which are of no known kind; {_by_settings(judged[0][1])}")
-    bad += _unread_dialogues(kind, [record for its, record in judged if its == kind])
+    unread, uncarried = _unread_dialogues(kind, [record for its, record in judged if its == kind])
     task = os.path.basename(path).partition(".")[0]
     if kind == FileKind.BENCHMARKS and (fault := name_fault(task)):
         raise UnusableFileError(f"makes the task {ascii(task)}, which {fault}: rename the file, up to its first dot, to {near_name(task)}")
     if kind == FileKind.DOCUMENTS and not any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in DOCUMENT_NAMES):
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
-    return kind, FileHead(len(lines), texts if kind == FileKind.DOCUMENTS else (), sum(map(len, lines)), bad, share)
+    texts = texts if kind == FileKind.DOCUMENTS else []
+    return kind, FileHead(len(lines), texts, sum(map(len, lines)), bad + unread, share, uncarried, min(len(lines), JUDGED_LINES))
 
 
 def _by_settings(record: Mapping[str, JsonValue]) -> str:
@@ -215,20 +222,20 @@ def _by_settings(record: Mapping[str, JsonValue]) -> str:
     )
 
 
-def _unread_dialogues(kind: FileKind, records: Sequence[Mapping[str, JsonValue]]) -> int:
-    """Returns how many chats or pairs of a file its stage would count as bad records; 0 for other kinds of records."""
+def _unread_dialogues(kind: FileKind, records: Sequence[Mapping[str, JsonValue]]) -> tuple[int, Counter[str]]:
+    """Returns how many chats or pairs of a file its stage would count as bad records, and reason -> how many it would drop."""
     if kind == FileKind.CONVERSATIONS:
         return _unread(file_reader(CHAT_FORMATS, AUTO, {}, kind, {}), records)
-    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, kind, {}), records) if kind == FileKind.PREFERENCES else 0
+    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, kind, {}), records) if kind == FileKind.PREFERENCES else (0, Counter())
 
 
-def _unread(read: Callable[[Mapping[str, JsonValue]], object], records: Sequence[Mapping[str, JsonValue]]) -> int:
-    """Returns how many records of one file cannot be read.
+def _unread(read: Callable[[Mapping[str, JsonValue]], object], records: Sequence[Mapping[str, JsonValue]]) -> tuple[int, Counter[str]]:
+    """Returns how many records of one file cannot be read, and reason -> how many training does not carry.
 
     Raises:
-        UnusableFileError: The records have several formats, or none can be read.
+        UnusableFileError: The records have several formats, or none can be trained on.
     """
-    faults = []
+    faults, uncarried = list[str](), Counter[str]()
     for record in records:
         try:
             read(record)
@@ -236,9 +243,14 @@ def _unread(read: Callable[[Mapping[str, JsonValue]], object], records: Sequence
             raise UnusableFileError(f"mixes formats: {error}") from None
         except BadDialogueError as error:
             faults.append(str(error))
+        except UncarriedError as error:
+            uncarried[error.reason] += 1
+    if uncarried and len(faults) + uncarried.total() == len(records):
+        reason = uncarried.most_common(1)[0][0]
+        raise UnusableFileError(f"has no record to train on: they {CAUSES[reason][0]}. {CAUSES[reason][1]}")
     if len(faults) == len(records):
         raise UnusableFileError(f"has no record that can be read: {faults[0]}")
-    return len(faults)
+    return len(faults), uncarried
 
 
 def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:

@@ -34,6 +34,7 @@ class InspectedFile:
         text_bytes: Estimated bytes of text in UTF-8.
         languages: Language code -> characters of text in the sample.
         unreadable: Damaged records among those that were read.
+        uncarried: Reason -> chats or pairs among those that were read that training does not carry. They are not in `records`.
         problem: Why the file is left out, as the end of a sentence that begins with the file; empty if it is used.
     """
 
@@ -45,6 +46,7 @@ class InspectedFile:
     text_bytes: int = 0
     languages: Mapping[str, int] = field(default_factory=dict)
     unreadable: int = 0
+    uncarried: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -96,11 +98,13 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
     except OSError as error:
         return InspectedFile(path, None, form, size, problem=f"cannot be read: {error.strerror or error}")
     text_bytes = sum(len(text.encode("utf-8", "replace")) for text, _ in head.texts) or head.bytes
-    scale = 1 / head.share
+    usable = 1 - sum(head.uncarried.values()) / max(head.judged, 1)
+    scale = usable / head.share
     if form == "JSON Lines" and head.texts:  # only some of the texts that were read are in the sample
         scale *= head.records / len(head.texts)
+    records = round(head.records / head.share * usable)
     return InspectedFile(
-        path, kind, form, size, round(head.records / head.share), round(text_bytes * scale), _languages(head.texts), head.unreadable
+        path, kind, form, size, records, round(text_bytes * scale), _languages(head.texts), head.unreadable, head.uncarried
     )
 
 

@@ -302,6 +302,11 @@ def _evaluation(draft: _Draft) -> Iterator[str]:
 
 
 def _notes(draft: _Draft) -> Iterator[str]:
+    for kind in (FileKind.CONVERSATIONS, FileKind.PREFERENCES):
+        dropped = sum((Counter(file.uncarried) for file in draft.of(kind)), Counter[str]())
+        if dropped:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
+            yield f"Some {kind} have fields that training does not carry, and are dropped: of the first records of the files, {reasons}."
     if draft.of(FileKind.PREFERENCES) and not draft.of(FileKind.CONVERSATIONS):
         yield "There are preference pairs but no conversations. dpo starts from the sft model, so it is off until there are conversations."
     if draft.text and draft.budget.available_tokens < TOO_FEW_TOKENS:

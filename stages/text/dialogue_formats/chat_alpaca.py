@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_input, with_system
 from stages.text.items.dialogue import BadDialogueError, Messages, read_text
 
 if TYPE_CHECKING:
@@ -22,11 +22,7 @@ class AlpacaFormat(DialogueFormat[Messages]):
 
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""
-        asked = read_text(record["instruction"], "instruction")
-        more = record.get("input")
-        if more is not None and more != "":
-            asked = f"{asked}\n\n{read_text(more, 'input')}" if not isinstance(more, str) or more.strip() else asked
-        turns = [*_history(record.get("history")), (asked, read_text(record["output"], "output"))]
+        turns = [*_history(record.get("history")), (with_input(record, "instruction"), read_text(record["output"], "output"))]
         messages = [{"role": role, "content": text} for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
         return with_system(record, messages)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_system
-from stages.text.items.dialogue import Messages, checked_conversation, read_prompt, read_text, read_turns
+from stages.text.items.dialogue import Messages, checked_conversation, is_text, read_prompt, read_text, read_turns
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -33,7 +33,7 @@ class PromptCompletionFormat(DialogueFormat[Messages]):
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""
         prompt, completion = read_prompt(record["prompt"], "prompt"), record["completion"]
-        if isinstance(completion, list):
+        if isinstance(completion, list) and not is_text(completion):
             answer = checked_conversation(read_turns(completion, "completion"))
         else:
             answer = [{"role": "assistant", "content": read_text(completion, "completion")}]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from stages.text.dialogue_formats.uncarried import VERDICTS, UncarriedError, refuse_uncarried
 from stages.text.items.dialogue import BadDialogueError, Messages, OtherFormatError, TurnFieldsError, read_text, refuse_missing
 from stages.text.items.field_mapping import AUTO, KnownFields, Suggestion, as_yaml, mapped, shown_fields, suggestion
 
@@ -31,7 +32,7 @@ class DialogueFormat(ABC, Generic[Value_co]):
 
     Attributes:
         name: The name by which a recipe selects the format.
-        fields: The fields that a record of this format has. Other fields are ignored.
+        fields: The fields that a record of this format has. Other fields are ignored, but for those that uncarried.py refuses.
         optional: Fields that it reads if a record has them.
     """
 
@@ -53,6 +54,11 @@ class DialogueFormat(ABC, Generic[Value_co]):
         return self.value(record)
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """All fields that it reads."""
+        return (*self.fields, *self.optional)
+
+    @property
     def known(self) -> KnownFields:
         """The fields, for the suggestion in a message."""
         return KnownFields(self.name, self.fields, self.optional)
@@ -61,21 +67,37 @@ class DialogueFormat(ABC, Generic[Value_co]):
 Formats = Sequence[DialogueFormat[Value]]
 
 
+SYSTEM = ("system", "system_prompt", "system_message")
+"""Fields with a system text. The first is the name that a recipe maps; the others are read as they are."""
+
+
 def with_system(record: Mapping[str, JsonValue], messages: Messages) -> Messages:
-    """Returns the messages after the text of the record's field "system" as a system turn. An empty text or null adds none.
+    """Returns the messages after the text of one of the record's fields SYSTEM as a system turn. An empty text or null adds none.
 
     Raises:
-        BadDialogueError: The field is not a text, or the messages begin with another system turn.
+        BadDialogueError: The field is not a text, or another field or the first message is another system text.
     """
-    text = record.get("system")
-    if text is None or (isinstance(text, str) and not text.strip()):
-        return messages
-    turn = {"role": "system", "content": read_text(text, "system")}
+    found = [(field, read_text(record[field], field)) for field in SYSTEM if record.get(field) is not None and not _is_blank(record[field])]
     if messages[0]["role"] == "system":
-        if messages[0] != turn:
-            raise BadDialogueError("the field 'system' and the first message are two different system texts")
+        found.append(("", messages[0]["content"]))
+    if not found:
         return messages
-    return [turn, *messages]
+    (first, text), *others = found
+    for field, other in others:
+        if other != text:
+            there = f"the field {field!r}" if field else "the first message"
+            raise BadDialogueError(f"the field {first!r} and {there} are two different system texts")
+    return messages if messages[0]["role"] == "system" else [{"role": "system", "content": text}, *messages]
+
+
+def _is_blank(value: JsonValue) -> bool:
+    return isinstance(value, str) and not value.strip()
+
+
+def with_input(record: Mapping[str, JsonValue], instruction: str) -> str:
+    """Returns the text of the field `instruction`, a blank line, and the text of the field input unless it is empty."""
+    asked, more = read_text(record[instruction], instruction), record.get("input")
+    return asked if more is None or _is_blank(more) else f"{asked}\n\n{read_text(more, 'input')}"
 
 
 def mapping_fault(formats: Formats[Value], name: str, fields: Mapping[str, str]) -> str:
@@ -107,7 +129,9 @@ def mapping_fault(formats: Formats[Value], name: str, fields: Mapping[str, str])
 def file_reader(
     formats: Formats[Value], name: str, fields: Mapping[str, str], node: str, elsewhere: Mapping[str, Formats[object]]
 ) -> Callable[[Mapping[str, JsonValue]], Value]:
-    """Returns a function that reads the records of one file in their order. It raises BadDialogueError for a record that cannot be read.
+    """Returns a function that reads the records of one file in their order.
+
+    The function raises BadDialogueError for a record that cannot be read, and UncarriedError for one that means more than is carried.
 
     Args:
         formats: The known formats. The first reads a record that others recognise too.
@@ -123,6 +147,7 @@ def file_reader(
             renamed = mapped(record, fields)
             if absent := next((field for field in fields if field in named.fields and field not in renamed), ""):
                 raise BadDialogueError(f"the field {fields[absent]!r} is missing, which {node}.fields names for {absent!r}")
+            refuse_uncarried(record, named.reads, fields)
             return named.read(renamed)
 
         return read_named
@@ -140,6 +165,7 @@ def file_reader(
                 f"the record is in the format {fits[0].name}, but the first record of the file is in the format {of_file[0].name}; "
                 "write the records of each format into a file of their own"
             )
+        refuse_uncarried(record, of_file[0].reads, {})
         return of_file[0].read(record)
 
     return read
@@ -155,8 +181,11 @@ def _undecided(
     if not record:
         return "the record has no fields"
     has = f"the record has the fields {shown_fields(record)}"
+    verdict = next((field for field in VERDICTS if isinstance(record.get(field), bool | int)), "")
     for other, known in elsewhere.items():
         if there := next((one.name for one in known if one.recognises(record)), ""):
+            if verdict:
+                return f"{has}: one answer and a verdict on it ({verdict}), as for KTO; {node} needs two answers to a prompt, chosen and rejected"
             return f"{has}, the format {there} of {other}; name the file in {other}.files"
     has += ", and no known format has these"
     readable = [one for one in formats if not all(field in record for field in one.fields) or _fault(one, record) is None]
@@ -200,4 +229,6 @@ def _fault(one: DialogueFormat[Value], record: Mapping[str, JsonValue]) -> BadDi
         one.read(record)
     except BadDialogueError as error:
         return error
+    except UncarriedError:
+        return None
     return None

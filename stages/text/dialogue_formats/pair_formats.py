@@ -15,10 +15,10 @@ from stages.text.items.dialogue import Pair
 
 PAIR_FORMATS: tuple[DialogueFormat[Pair], ...] = (
     PromptPairFormat("prompt_pair", ("prompt", "chosen", "rejected"), ("system",)),
-    PromptPairFormat("instruction_pair", ("instruction", "chosen", "rejected"), ("system",)),
+    PromptPairFormat("instruction_pair", ("instruction", "chosen", "rejected"), ("input", "system")),
     PromptPairFormat("orca", ("question", "chosen", "rejected"), ("system",)),
     MessagePairFormat("message_pair", ("chosen", "rejected"), ("system",)),
-    HhRlhfFormat("hh_rlhf", ("chosen", "rejected"), ("prompt",)),
-    UltraFeedbackFormat("ultrafeedback", ("instruction", "completions")),
+    HhRlhfFormat("hh_rlhf", ("chosen", "rejected"), ("prompt", "system")),
+    UltraFeedbackFormat("ultrafeedback", ("instruction", "completions"), ("system",)),
 )
 """The first format reads a record that others recognise too."""

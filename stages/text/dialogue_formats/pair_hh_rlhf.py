@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stages.text.dialogue_formats.dialogue_format import DialogueFormat
-from stages.text.items.dialogue import BadDialogueError, Pair, read_conversation_pair, read_text
+from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.text.items.dialogue import BadDialogueError, Pair, checked_pair, read_conversation_pair, read_text
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -21,7 +21,7 @@ TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
 class HhRlhfFormat(DialogueFormat[Pair]):
-    """Fields: chosen and rejected, as transcripts; optionally a prompt with which both begin."""
+    """Fields: chosen and rejected, as transcripts; optionally a prompt with which both begin, and the system text."""
 
     def recognises(self, record: Mapping[str, JsonValue]) -> bool:
         """Returns whether both transcripts begin with a turn."""
@@ -34,7 +34,8 @@ class HhRlhfFormat(DialogueFormat[Pair]):
         prompt = f"{read_text(record['prompt'], 'prompt')} " if "prompt" in record else ""
         texts = {field: read_text(record[field], field) for field in self.fields}
         chosen, rejected = (_turns(text if is_transcript(text) else prompt + text, field) for field, text in texts.items())
-        return read_conversation_pair(chosen, rejected)
+        pair = read_conversation_pair(chosen, rejected)
+        return checked_pair(with_system(record, pair.prompt), pair.chosen, pair.rejected)
 
 
 def is_transcript(value: JsonValue) -> bool:

@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.text.dialogue_formats.uncarried import PROMPTS
 from stages.text.items.dialogue import Pair, checked_pair, read_conversation_pair
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
-
-PROMPTS = ("prompt", "instruction", "question")
-"""Fields that hold a prompt of their own. A record with one of them is in another format."""
 
 
 class MessagePairFormat(DialogueFormat[Pair]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stages.text.dialogue_formats.dialogue_format import DialogueFormat
+from stages.text.dialogue_formats.dialogue_format import DialogueFormat, with_system
 from stages.text.items.dialogue import BadDialogueError, Pair, checked_pair, read_prompt, read_text
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class UltraFeedbackFormat(DialogueFormat[Pair]):
-    """Fields: the instruction, and the completions as a list of {"response", "overall_score"}."""
+    """Fields: the instruction, and the completions as a list of {"response", "overall_score"}; optionally the system text."""
 
     def recognises(self, record: Mapping[str, JsonValue]) -> bool:
         """Returns whether the record has the fields and does not name the better and the worse answer itself."""
@@ -40,7 +40,7 @@ class UltraFeedbackFormat(DialogueFormat[Pair]):
         if high == low:
             raise BadDialogueError("both completions have the same overall_score, so neither is the better one")
         chosen, rejected = (a, b) if high > low else (b, a)
-        return checked_pair(read_prompt(record["instruction"], "instruction"), chosen, rejected)
+        return checked_pair(with_system(record, read_prompt(record["instruction"], "instruction")), chosen, rejected)
 
 
 def _rated(value: JsonValue, where: str) -> tuple[str, float]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stages.text.dialogue_formats.uncarried import parts_of, refuse_uncarried_turn, text_of_parts
 from stages.text.items.chat import ROLES, special_token_in
 from stages.text.items.field_mapping import shown_fields
 from stages.text.match.words import normalise_words
@@ -142,7 +143,7 @@ def split_key(answer: str) -> str:
 def read_turns(
     value: JsonValue, field: str, role: str = "role", content: str = "content", roles: Mapping[str, str] | None = None
 ) -> Messages:
-    """Returns a list of messages.
+    """Returns a list of messages. refuse_uncarried_turn refuses turns with fields that training does not carry.
 
     Args:
         value: The list.
@@ -161,6 +162,9 @@ def read_turns(
     messages = []
     for number, message in enumerate(value):
         where = f"{field}[{number}]"
+        if isinstance(message, Mapping):
+            given = message.get(role)
+            refuse_uncarried_turn(message, where, given, known.get(given, "") if isinstance(given, str) else "")
         if number == 0 and isinstance(message, Mapping) and len(message) > 1:
             _refuse_other_names(message, where, role, content)
         if not isinstance(message, Mapping) or role not in message:
@@ -187,11 +191,17 @@ def _refuse_other_names(turn: Mapping[str, JsonValue], where: str, role: str, co
 
 def read_prompt(value: JsonValue, field: str) -> Messages:
     """Returns a prompt: a text as one user turn, or a list of messages. Raises BadDialogueError like `read_turns` and `read_text`."""
-    return [{"role": "user", "content": read_text(value, field)}] if isinstance(value, str) else read_turns(value, field)
+    return [{"role": "user", "content": read_text(value, field)}] if is_text(value) else read_turns(value, field)
+
+
+def is_text(value: JsonValue) -> bool:
+    """Returns whether a value is a text, or the list of its parts, and not a list of messages."""
+    parts = parts_of(value)
+    return isinstance(value, str) or (bool(parts) and all("type" in part and "role" not in part for part in parts))
 
 
 def _answer(value: JsonValue, field: str) -> str:
-    if isinstance(value, str):
+    if is_text(value):
         return read_text(value, field)
     turns = read_turns(value, field)
     if len(turns) != 1 or turns[0]["role"] != "assistant":
@@ -202,9 +212,21 @@ def _answer(value: JsonValue, field: str) -> str:
 def read_text(value: JsonValue, where: str) -> str:
     """Returns a text without surrounding blanks.
 
+    It may be written as a list with one part, {"type": "text", "text": ...}; text_of_parts refuses other parts.
+
     Raises:
         BadDialogueError: The value is not a text, or it is blank.
     """
-    if not isinstance(value, str) or not value.strip():
+    if parts := parts_of(value):
+        value = text_of_parts(parts, where)
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise BadDialogueError(f"{where} has no content")
+    if not isinstance(value, str):
+        raise BadDialogueError(f"{where} holds {_type_name(value)} where a text belongs")
     return value.strip()
+
+
+def _type_name(value: JsonValue) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a number"

@@ -94,13 +94,13 @@ def mapped(record: Mapping[str, JsonValue], fields: Mapping[str, str]) -> dict[s
     """
     found = {name: value for name, value in record.items() if name not in fields}
     for target, path in fields.items():
-        there, value = _at(record, path)
+        there, value = value_at(record, path)
         if there:
             found[target] = value
     return found
 
 
-def _at(record: Mapping[str, JsonValue], path: str) -> tuple[bool, JsonValue]:
+def value_at(record: Mapping[str, JsonValue], path: str) -> tuple[bool, JsonValue]:
     """Returns (whether the path leads to a value, the value)."""
     if path in record:
         return True, record[path]

@@ -1,6 +1,7 @@
 """Prepares tuning examples (conversations or pairs) before they are written: checks them, splits them, or makes them from documentation.
 
-Guarantee: an example that holds a special token or a benchmark item is dropped with that reason. The split depends on the words of the
+Guarantee: an example that holds a special token or a benchmark item, or that means more than training carries, is dropped with that reason.
+The split depends on the words of the
 answer, and is the same for conversations and pairs.
 Cost: one search per text in the n-gram index.
 Source: n-grams of 13 words, Brown et al. 2020, appendix C.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from stages.text.basics.hash_sampling import hash_value, is_sampled
+from stages.text.dialogue_formats.uncarried import CAUSES, UncarriedError
 from stages.text.items.chat import complete_prompt, what_prompt
 from stages.text.items.dialogue import forged_token, split_key
 
@@ -33,6 +35,7 @@ class TuningReason(StrEnum):
 NONE_LEFT: Mapping[str, tuple[str, str]] = {
     TuningReason.SPECIAL_TOKEN: ("hold a special token in their texts", "Remove such tokens, for example <|eot_id|>, from the texts."),
     TuningReason.HELD_OUT: ("hold an item of a benchmark", "Give other files than the benchmarks themselves."),
+    **CAUSES,
 }
 """Reason -> (what most records do if none is left, what to do about it)."""
 
@@ -49,6 +52,7 @@ class Example:
         searched: Texts that must not contain a benchmark item, in the order of the search.
         chars: Size in the record counts.
         answer: Answer whose hash decides the split.
+        uncarried: Why training would not carry it; None if it does.
     """
 
     doc_id: UUID
@@ -58,6 +62,7 @@ class Example:
     searched: tuple[str, ...]
     chars: int
     answer: str
+    uncarried: UncarriedError | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
     from stages.text.match.ngrams import find
 
     for example in examples:
-        reason = TuningReason.SPECIAL_TOKEN if forged_token(example.texts) else ""
+        reason = example.uncarried.reason if example.uncarried else TuningReason.SPECIAL_TOKEN if forged_token(example.texts) else ""
         found = [] if reason else next((matches for text in example.searched if (matches := find(index, text))), [])
         reason = reason or (TuningReason.HELD_OUT if found else "")
         item = f"{found[0].task}/{found[0].item_id}" if found else None
@@ -96,8 +101,16 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
         if not reason:
             split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
             row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
-        decision: dict[str, UUID | str | None] = {"doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item}
+        field = example.uncarried.field if example.uncarried else None
+        decision: dict[str, UUID | str | None] = {
+            "doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item, "field": field
+        }  # fmt: skip
         yield ClearedExample(decision, row, example.chars)
+
+
+def uncarried_example(doc_id: UUID, source: str, error: UncarriedError) -> Example:
+    """Returns the example of a record that training would not carry. Its texts are not read, so it counts no characters."""
+    return Example(doc_id, source, {}, (), (), 0, "", error)
 
 
 def is_validation(answer: str, seed: int, validation_frac: float) -> bool:

@@ -69,7 +69,11 @@ def test_rows_decisions_and_counts(tmp_path: Path) -> None:
 
 
 class RefusedError(ValueError):
-    """What the reader below raises."""
+    """What the readers below raise for a record that they cannot read."""
+
+
+class SetAsideError(ValueError):
+    """What the readers below raise for a record that is read and dropped."""
 
 
 def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path) -> None:
@@ -86,10 +90,12 @@ def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path)
             raise RefusedError("below nothing")
         return number * 10
 
-    assert [(record.line, value) for record, value in read_examples(ctx, lambda: read, RefusedError)] == [(1, 10), (3, 20)]
+    assert [(record.line, value) for record, value in read_examples(ctx, lambda: read, RefusedError, SetAsideError)] == [(1, 10), (3, 20)]
     assert dropped == [("below nothing", "c.jsonl:2", '{"n": -1}')]
     with pytest.raises(ValueError, match="below nothing"):
-        list(read_examples(ctx, lambda: read, UnicodeError))
+        list(read_examples(ctx, lambda: read, UnicodeError, SetAsideError))
+    found = [(record.line, str(value)) for record, value in read_examples(ctx, lambda: read, UnicodeError, RefusedError)]
+    assert found == [(1, "10"), (2, "below nothing"), (3, "20")] and len(dropped) == 1, "a record set aside is no bad record"
 
 
 @pytest.mark.parametrize(("records", "refused"), [
@@ -119,12 +125,12 @@ def test_a_file_in_the_wrong_format_is_refused_whatever_number_of_bad_records_is
 
     if refused:
         with pytest.raises(StageError) as caught:
-            list(read_examples(ctx, lambda: read, RefusedError))
+            list(read_examples(ctx, lambda: read, RefusedError, SetAsideError))
         assert (caught.value.what, caught.value.where) == (refused, str(paths[1]))
         assert caught.value.do == "Correct the file as the reason says, or set chats.format and chats.fields if it names them."
         assert len(dropped) == min(len(records), 100)
     else:
-        assert len(list(read_examples(ctx, lambda: read, RefusedError))) == 1 + records.count("1")
+        assert len(list(read_examples(ctx, lambda: read, RefusedError, SetAsideError))) == 1 + records.count("1")
         assert len(dropped) == len(records) - records.count("1")
 
 
@@ -138,7 +144,7 @@ def test_every_file_has_a_reader_of_its_own(tmp_path: Path) -> None:
         seen: list[Mapping[str, JsonValue]] = []
         return lambda record: seen.append(record) or len(seen)  # type: ignore[func-returns-value]
 
-    assert [value for _, value in read_examples(ctx, reader, RefusedError)] == [1, 2, 1, 2]
+    assert [value for _, value in read_examples(ctx, reader, RefusedError, SetAsideError)] == [1, 2, 1, 2]
 
 
 def test_the_type_of_an_answer_has_the_columns_of_the_table() -> None:

@@ -210,6 +210,16 @@ def test_damaged_records_are_counted(tmp_path: Path) -> None:
     assert (found.kind, found.unreadable) == (FileKind.CONVERSATIONS, 1)
 
 
+def test_records_that_training_does_not_carry_are_counted_and_left_out_of_the_estimate(tmp_path: Path) -> None:
+    judged = [f'{{"prompt": "Why {n}?", "completion": "Because.", "label": {"false" if n % 4 else "true"}}}' for n in range(40)]
+    (tmp_path / "kto.jsonl").write_text("\n".join(judged))
+    found = one(tmp_path / "kto.jsonl")
+    assert (found.kind, found.records, found.unreadable, found.uncarried) == (FileKind.CONVERSATIONS, 10, 0, {"rejected_answer": 30})
+    (tmp_path / "kto.jsonl").write_text("\n".join(line for line in judged if "false" in line))
+    told = "has no record to train on: they hold an answer that is not to be learned (as label: false of KTO). Give accepted answers"
+    assert one(tmp_path / "kto.jsonl").problem.startswith(told)
+
+
 def test_folders_and_patterns_are_searched(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     for name in ("deep/er/b.jsonl", "deep/a.jsonl", "[c].jsonl", ".hidden.jsonl"):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.text.dialogue_formats.dialogue_format import file_reader
+from stages.text.dialogue_formats.uncarried import UncarriedError
 from stages.text.items.dialogue import BadDialogueError, Messages, read_messages
 from tests.made.chats import several, single
 from tests.made.real import NOT_HERE, real_folder
@@ -59,15 +60,15 @@ def test_an_input_and_a_history_of_alpaca() -> None:
     ({"messages": None}, "the field 'messages' is not a list of messages"),
     ({"messages": [{"from": "human", "value": "hi"}]}, r"messages\[0\] has no role, but a field 'from' as in ShareGPT: write format: sharegpt"),
     ({"messages": [SYSTEM, *CHAT], "system": "Be long."}, "the field 'system' and the first message are two different system texts"),
-    ({"messages": CHAT, "system": 3}, "system has no content"),
+    ({"messages": CHAT, "system": 3}, "system holds a number where a text belongs"),
     ({"conversations": []}, "the field 'conversations' is not a list of messages"),
-    ({"conversations": [{"from": "tool", "value": "x"}]}, r"conversations\[0\] has the role 'tool'; the roles are system, human, user, gpt"),
+    ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\] has the role 'robot'; the roles are system, human, user, gpt"),
     ({"conversations": [{"value": "x"}]}, r"conversations\[0\] has no from"),
     ({"conversations": [{"from": "human", "value": ""}]}, r"conversations\[0\] has no content"),
     ({"conversations": [{"from": "human", "value": "x"}]}, "the conversation has no assistant turn"),
     ({"instruction": "", "output": "x"}, "instruction has no content"),
     ({"instruction": "x", "output": " "}, "output has no content"),
-    ({"instruction": "x", "input": 3, "output": "x"}, "input has no content"),
+    ({"instruction": "x", "input": 3, "output": "x"}, "input holds a number where a text belongs"),
     ({"instruction": "x", "output": "y", "history": [["a"]]}, r"history\[0\] is not a list of a question and an answer"),
     ({"instruction": "x", "output": "y", "history": "a"}, r"history\[0\] is not a list of a question and an answer"),
     ({"prompt": "x", "completion": ""}, "completion has no content"),
@@ -106,7 +107,7 @@ def test_anything_is_read_or_refused_with_a_message(value: Any) -> None:
     ):
         try:
             messages = read(record)
-        except BadDialogueError as error:
+        except (BadDialogueError, UncarriedError) as error:
             assert 0 < len(str(error)) < 1000
         else:
             assert all(set(m) == {"role", "content"} and m["content"].strip() for m in messages)
