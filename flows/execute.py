@@ -19,7 +19,7 @@ from pathlib import Path
 from flows.opened_recipe import Session, refuse_unbuilt
 from flows.pipeline import pipeline, stage_of
 from flows.progress import WATCHER, announced, recorded
-from stages.core.contract.declaration import Artifact
+from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.errors import LoamError, RecipeError, StageError
 from stages.core.contract.secrets import redact, redacted
 from stages.core.contract.states import NodeState, RunState
@@ -81,7 +81,11 @@ def run_nodes(
         try:
             if name:
                 names.give_name(home, name, run_id)
-            for step in steps:
+            trained = False
+            for number, step in enumerate(steps):
+                if step.stage.model and not trained and step.node not in session.imported:
+                    trained = True
+                    _refuse_too_little(session, steps[number:], artifacts, running)
                 artifacts[step.node], state = _one(session, step, artifacts, perform, running, step.node in force)
                 states[state] += 1
         except BaseException as error:
@@ -227,6 +231,29 @@ def _one(
     if result.state != NodeState.CACHED:
         database.update(home)
     return result.artifact, result.state
+
+
+def _refuse_too_little(session: Session, steps: Sequence[Step], artifacts: Mapping[str, Artifact], running: _Running) -> None:
+    """Refuses data that are too few for a later training, before the first step trains a model.
+
+    Raises:
+        StageError: They are too few; the message is that of the later node.
+    """
+    home, recipe = session.home, session.recipe
+    first, *later = steps
+    for step in later:
+        if step.stage.enough is None or step.node in session.imported:
+            continue
+        ctx = Context(
+            node=step.node, seed=recipe.seed, runtime=recipe.runtime, scratch=home / "scratch", cache=home / "cache",
+            progress=lambda *values: None, log=lambda line: None, drop=lambda *what: None, files=lambda name: (),
+        )  # fmt: skip
+        try:
+            step.stage.enough(recipe.sections[step.node], artifacts, ctx)
+        except StageError as error:
+            with suppress(OSError):
+                runs.record_node(home, running.run_id, step.node, NodeState.FAILED, message=redact(_first_line(error)))
+            raise StageError(error.what, where=f"{error.where}, found before {first.node} is trained", do=error.do) from error
 
 
 def _state_of(error: BaseException) -> NodeState:

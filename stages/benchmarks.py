@@ -21,6 +21,7 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.store.names import refuse_name
 from stages.settings import StageConfig
+from stages.task_scores import unscored_section
 from stages.text.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, benchmark_task
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ class Benchmarks(StageConfig):
     docstrings: HeldOutAnswers | None = None
     """Tasks from the documentation of installed packages; null makes none."""
     max_scored_items: int = Field(1000, ge=1)
-    """Maximum number of scored items per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of
-    at most 0.016."""
+    """Maximum number of scored items per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
     ngram_words: int = Field(13, ge=2, le=1000)
     """Words per n-gram of the index that finds items in training data. 13: GPT-3 (arXiv 2005.14165, appendix C)."""
     min_words: int = Field(8, ge=1)
@@ -168,6 +168,8 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
     for file in ctx.files("files"):
         task, of_task = _read_file(file, config, ctx)
         tasks.append(task)
+        if not task.scored_items:
+            ctx.log(f"{task.name}: {task.items:,} items, {task.description}")
         rows += of_task
     if config.docstrings:
         ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
@@ -177,11 +179,9 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
             rows += of_task
     write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
     index = _write_index(config, rows, out / "index")
-    entries = [task.entry() for task in tasks]
-    (out / "tasks.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
-    dropped = {BAD_RECORD: len(bad)} if bad else {}
-    record_counts = RecordCounts("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
+    (out / "tasks.json").write_text(json.dumps([task.entry() for task in tasks], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    chars, dropped = sum(len(row["question"]) + len(row["answer"]) for row in rows), {BAD_RECORD: len(bad)} if bad else {}
+    record_counts = RecordCounts("items", len(rows) + len(bad), len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
     summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(task.scored_items for task in tasks),
                "item_texts": index.texts, "item_texts_too_short": index.short_texts, "ngrams": len(index.hashes)}  # fmt: skip
     return Outcome(rows=len(rows), record_counts=record_counts, summary=summary)
@@ -337,6 +337,7 @@ STAGE = Stage(
     summary={"tasks": "tasks", "scored_items": "items that models are scored on", "ngrams": "different n-grams in the index"},
     output="benchmarks",
     tables=(ITEMS, ANSWERS),
+    section=unscored_section,
     unit="items",
     does="task files by path, or tasks from held-out answers",
     versions=(

@@ -123,6 +123,31 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     return parts
 
 
+def _refuse_too_few(config: DpoConfig, artifacts: Mapping[str, Artifact], ctx: Context) -> None:
+    """Refuses pairs that are too few for the settings, before a model is trained; see Stage.enough."""
+    from stages.core.tables import parquet
+    from stages.enough_data import context_length, quoted_documents, refuse_too_few
+    from stages.held_out_quotes import held_out_quotes
+    from stages.lm.data import pairs
+    from stages.text.items import chat
+    from stages.text.tokenizer.bpe import load_chat_format
+
+    seq_len = context_length(artifacts)
+    if not seq_len or not {"preferences", "train_tokenizer"} <= artifacts.keys():
+        return
+    form = load_chat_format(artifacts["train_tokenizer"].path)
+    rows = cast("list[PreferenceRecord]", list(parquet.read_rows(artifacts["preferences"].path / "preferences.parquet")))
+
+    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, last_only=True)
+
+    def sequences_of(records: Sequence[PreferenceRecord], ctx: Context) -> int:
+        quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
+        return len(pairs.encode_pairs([record for record in records if record["doc_id"] not in quotes], render, seq_len).records)
+
+    refuse_too_few(config, [row for row in rows if row["split"] == "train"], sequences_of, seq_len, ctx)
+
+
 def _summary(trained: training.Trained) -> Summary:
     summary: dict[str, float | int | None] = {
         "steps": trained.job.steps,
@@ -145,6 +170,7 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "sft", "logprobs": "reference", "preferences": "preferences", "tokenizer": "train_tokenizer"},
     model="dpo",
+    enough=_refuse_too_few,
     summary={
         "pairs": "pairs for training",
         "validation_loss": "DPO loss on held-out pairs",

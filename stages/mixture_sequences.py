@@ -115,19 +115,14 @@ def add_replay(share: float, seed: int, own: SequenceFiles, own_targets: int, in
         inputs: The inputs of sft, which `refuse_unfit_mixture` accepted.
         ctx: The stage's context.
 
-    Raises:
-        StageError: The share is less than half a sequence, or more than the mixture has.
     """
     from stages.lm.data.reader import SequenceReader
-    from stages.lm.data.replayed_sequences import add_sequences, draw_sequences, replayed_count
+    from stages.lm.data.replayed_sequences import add_sequences, draw_sequences
 
     mixture = inputs[REPLAYED_MIXTURE].path
     train = part_files(inputs[REPLAYED_TOKENS].path, mixture, "train", own.seq_len)
     chats, available = len(SequenceReader(own)), len(SequenceReader(train))
-    count = replayed_count(chats, share)
-    if not 0 < count <= available:
-        what, do = _unfit_share(share, chats, count, available)
-        raise StageError(what, where=f"node {ctx.node}, sft.replay", do=do)
+    count = fit_count(share, chats, available, ctx)
     drawn = draw_sequences(available, count, seed)
     spans = _renumbered(span_rows(mixture, _COLUMNS, drawn.tolist()), drawn, chats)
     targets = sum(row["length"] - 1 for row in spans)
@@ -140,6 +135,21 @@ def add_replay(share: float, seed: int, own: SequenceFiles, own_targets: int, in
 
 
 _COLUMNS = ("part", "sequence", "segment", "doc_id", "source", "shard", "start", "length")
+
+
+def fit_count(share: float, chats: int, available: int, ctx: Context) -> int:
+    """Returns how many sequences are replayed beside a number of sequences of chats. available: train sequences of the mixture.
+
+    Raises:
+        StageError: The share is less than half a sequence, or more than the mixture has.
+    """
+    from stages.lm.data.replayed_sequences import replayed_count
+
+    count = replayed_count(chats, share)
+    if not 0 < count <= available:
+        what, do = _unfit_share(share, chats, count, available)
+        raise StageError(what, where=f"node {ctx.node}, sft.replay", do=do)
+    return count
 
 
 def _unfit_share(share: float, chats: int, count: int, available: int) -> tuple[str, str]:

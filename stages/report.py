@@ -258,6 +258,7 @@ STAGE = Stage(
         "stage, in DAG order, also in the Markdown; record counts of every node that has some",
         "the nodes that the recipe leaves off, with the reasons; the table of artifacts says what their rows are; samples of dropped and kept pages",
         "the folders of the models, and texts that they wrote",
+        "benchmark tasks that no model is scored on, with the reasons",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

@@ -33,9 +33,10 @@ from stages.core.tables.training_tables import (
     TEXT_SAMPLES,
     training_section,
 )
+from stages.encoded_chats import encode_chats
 from stages.held_out_quotes import ROLES, held_out_quotes
 from stages.lm.train.training_settings import SequenceTraining
-from stages.mixture_sequences import Replayed, add_replay, refuse_unfit_mixture
+from stages.mixture_sequences import Replayed, add_replay, fit_count, part_files, refuse_unfit_mixture
 from stages.settings import Field
 from stages.training_replay import replay as train_windows_again
 from stages.training_texts import sampler, token_bytes_file
@@ -122,7 +123,13 @@ def _prepare(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
 
 
 def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) -> _Data:
-    """Returns what training needs, after writing the sequences."""
+    """Returns what training needs, after writing the sequences.
+
+    Raises:
+        StageError: The tokenizer does not have the vocabulary size of the model.
+    """
+    from tokenizers import Tokenizer
+
     from stages.core.tables import parquet
     from stages.lm.data import pairs
     from stages.lm.data.phases import SequenceRange
@@ -135,7 +142,14 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
         refuse_unfit_mixture(inputs, shape, ctx)
     records = cast("list[ConversationRecord]", list(parquet.read_rows(inputs["conversations"].path / "conversations.parquet")))
     quotes = held_out_quotes(records, inputs, ctx)
-    train, validation, sequence_of = _encode(records, quotes, inputs, shape, ctx)
+    tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
+    if tokenizer.get_vocab_size() != shape.vocab_size:
+        raise StageError(
+            f"The tokenizer has {tokenizer.get_vocab_size()} entries, but the model was trained with {shape.vocab_size}.",
+            where=f"node {ctx.node}",
+            do="Use the tokenizer of the pretraining run.",
+        )
+    train, validation, sequence_of = encode_chats(records, quotes, inputs["tokenizer"], shape.max_position_embeddings, ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
     sequences = int(sequence_of["train"].max(initial=-1)) + 1
     parts = {"train": train, "validation": validation}
@@ -155,65 +169,26 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     return _Data(prepared, train, validation, quotes, replayed)
 
 
-def _encode(
-    records: Sequence[ConversationRecord], quotes: Mapping[UUID, str], inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context
-) -> tuple[Encoded[ConversationRecord], Encoded[ConversationRecord], dict[str, np.ndarray]]:
-    """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation.
+def _refuse_too_few(config: SftConfig, artifacts: Mapping[str, Artifact], ctx: Context) -> None:
+    """Refuses conversations that are too few for the settings, before a model is trained; see Stage.enough."""
+    from stages.core.tables import parquet
+    from stages.enough_data import context_length, quoted_documents, refuse_too_few
+    from stages.lm.data.reader import SequenceReader
 
-    Args:
-        records: The conversations.
-        quotes: doc_id -> quoted words of the conversations that are left out, because they quote a held-out document.
-        inputs: The inputs of the node.
-        shape: Shape of the model.
-        ctx: The node's context.
+    seq_len = context_length(artifacts)
+    if not seq_len or not {"conversations", "train_tokenizer"} <= artifacts.keys():
+        return
+    rows = cast("list[ConversationRecord]", list(parquet.read_rows(artifacts["conversations"].path / "conversations.parquet")))
 
-    Raises:
-        StageError: The tokenizer does not have the vocabulary size of the model, or no conversation is left to train on.
-    """
-    import numpy as np
-    from tokenizers import Tokenizer
+    def sequences_of(records: Sequence[ConversationRecord], ctx: Context) -> int:
+        quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
+        found = int(encode_chats(records, quotes, artifacts["train_tokenizer"], seq_len, ctx)[2]["train"].max(initial=-1)) + 1
+        if not config.replay or not {"mix", "encode"} <= artifacts.keys():
+            return found
+        train = part_files(artifacts["encode"].path, artifacts["mix"].path, "train", seq_len)
+        return found + fit_count(config.replay, found, len(SequenceReader(train)), ctx)
 
-    from stages.lm.data import pairs
-    from stages.text.items import chat
-    from stages.text.tokenizer.bpe import load_chat_format
-    from stages.text.tokens.packing import pack
-
-    tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
-    if tokenizer.get_vocab_size() != shape.vocab_size:
-        raise StageError(
-            f"The tokenizer has {tokenizer.get_vocab_size()} entries, but the model was trained with {shape.vocab_size}.",
-            where=f"node {ctx.node}",
-            do="Use the tokenizer of the pretraining run.",
-        )
-    form = load_chat_format(inputs["tokenizer"].path)
-
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form)
-
-    split = {
-        part: pairs.encode_conversations(
-            [r for r in records if r["split"] == part], render, shape.max_position_embeddings, quotes if part == "train" else ()
-        )
-        for part in ("train", "validation")
-    }
-    sequence_of = {
-        part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), shape.max_position_embeddings) for part, e in split.items()
-    }
-    left_out = {part: ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items()) for part, encoded in split.items()}
-    for part, encoded in split.items():
-        ctx.log(
-            f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
-            + (f"; left out: {left_out[part]}" if left_out[part] else "")
-        )
-        if advice := pairs.context_advice(f"{part} conversations", encoded, shape.max_position_embeddings):
-            ctx.log(advice)
-    if not split["train"].items:
-        raise StageError(
-            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}.",
-            where=f"node {ctx.node}",
-            do="Give other conversations; where they are too_long, a larger mix.seq_len helps.",
-        )
-    return split["train"], split["validation"], sequence_of
+    refuse_too_few(config, [row for row in rows if row["split"] == "train"], sequences_of, seq_len, ctx)
 
 
 def _write_sequences(
@@ -303,6 +278,7 @@ STAGE = Stage(
     optional=(REPLAYED_MIXTURE, REPLAYED_TOKENS, *ROLES),
     ancestors=tuple(ROLES),
     model="sft",
+    enough=_refuse_too_few,
     summary={
         "conversations": "conversations for training",
         "replayed_sequences": "pretraining sequences in every epoch",

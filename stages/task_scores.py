@@ -1,4 +1,4 @@
-"""The scores of the tasks that evaluate asks a model, and the value of every single item.
+"""The scores of the tasks that evaluate asks a model, the value of every single item, and the tasks that it does not ask.
 
 Guarantee: a score is the mean of its items' values. A task is asked in one form, through the chat template or as it is.
 Cost: that of stages/lm/infer/harness.py.
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from stages.core.contract.errors import StageError
+from stages.core.contract.report_section import Section, SectionTable
 
 if TYPE_CHECKING:
+    from stages.core.contract.declaration import Artifact
     from stages.lm.infer.harness import Question, TaskResults
 
 
@@ -146,3 +148,12 @@ def _perplexity(nll: list[float]) -> tuple[float, float | None]:
 
     value, error = mean(np.array(nll))
     return math.exp(value), None if error is None else math.exp(value) * error
+
+
+def unscored_section(artifact: Artifact) -> Section | None:
+    """Returns the tasks that no model is scored on, with the reasons; None if models are scored on all."""
+    entries = json.loads((artifact.path / "tasks.json").read_text(encoding="utf-8"))
+    rows = tuple(
+        {"task": task["name"], "items": f"{task['items']:,}", "why": task["description"]} for task in entries if not task["scored_items"]
+    )
+    return Section("Tasks without scores", tables=(SectionTable(rows, numeric=("items",)),)) if rows else None

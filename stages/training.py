@@ -263,12 +263,8 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
     from stages.lm.train.job import RankJob
 
     seed = ctx.seed if settings.seed is None else settings.seed
-    with _refusals(ctx, lambda sequences: ""):
-        identity, trunk = " ".join(data.deciding[role].manifest["digest"] for role in sorted(data.deciding)), data.trunk
-        run, order = new_run(settings, trunk, identity, seed, data.ranges)
-        if not settings.budget.partial:
-            order.refuse_early_end(run.steps)
-        order.refuse_another_reading(run.steps)
+    identity, trunk = " ".join(data.deciding[role].manifest["digest"] for role in sorted(data.deciding)), data.trunk
+    run, order = planned_run(settings, data.ranges, ctx, trunk, identity)
     if settings.budget.epochs is None and (readings := order.readings(run.steps)) > 1:
         ctx.log(
             f"the budget of {run.steps:,} steps reads the sequences {readings} times, each time in another order; "
@@ -286,6 +282,19 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         samples=data.sampler.job if data.sampler else None,
     )  # fmt: skip
     return job, order, run
+
+
+def planned_run(
+    settings: TrainingSettings, ranges: Sequence[SequenceRange], ctx: Context, trunk: Trunk | None = None, identity: str = ""
+) -> tuple[TrainedRun, Order]:
+    """Returns what decides order and learning rates of a training, and its order; see `new_run`. What does not fit ends in a StageError."""
+    seed = ctx.seed if settings.seed is None else settings.seed
+    with _refusals(ctx, lambda sequences: ""):
+        run, order = new_run(settings, trunk, identity, seed, ranges)
+        if not settings.budget.partial:
+            order.refuse_early_end(run.steps)
+        order.refuse_another_reading(run.steps)
+    return run, order
 
 
 def run_ranks(

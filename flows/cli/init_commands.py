@@ -88,7 +88,8 @@ def _show(found: Sequence[InspectedFile], draft: RecipeDraft, out: str) -> None:
     used, left = [file for file in found if file.kind], [file for file in found if not file.kind]
     rows = [
         {
-            "file": file.path, "is": str(file.kind), "format": file.form, "MB": round(file.bytes / 1e6, 2), "records": file.records,
+            "file": file.path, "is": str(file.kind), "format": file.form, "MB": round(file.bytes / 1e6, 2),
+            "records": f"{'' if file.counted else 'about '}{file.records:,}",
             "languages": " ".join(list(file.languages)[:4]), "damaged": file.unreadable,
         }
         for file in used[:SHOWN]

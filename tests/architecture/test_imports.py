@@ -37,6 +37,8 @@ BODIES = {
     "stages.canary_files",
     "stages.continued_training",
     "stages.held_out_quotes",
+    "stages.encoded_chats",
+    "stages.enough_data",
     "stages.mixture_sequences",
     "stages.trained_artifact",
     "stages.training",

@@ -253,8 +253,7 @@ class Importer:
     """Declares how a stage makes an artifact of its kind from a user's files.
 
     Attributes:
-        takes: Patterns of the files that the import looks for below a given folder (pathlib's: "*.json" directly in it, "**/*.parquet" at
-            any depth).
+        takes: Patterns of the files that the import looks for below a folder (pathlib's: "*.json" in it, "**/*.parquet" at any depth).
         take: take(files, out, ctx) checks the files and writes the artifact into `out`. `ctx.drop` counts and names a record that cannot be
             imported; one such record refuses the whole import. Raises RecipeError where the pipeline could not use the files.
         maps: Names that `loam lineage import --map NAME=VALUE` may give for the user's files, in `ctx.mapping`; part of the artifact's key.
@@ -291,8 +290,8 @@ class Stage:
         ancestors: Optional roles that the stage has only if the node's other inputs are made from their nodes; they make no node run.
         one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
-        check: check(config, files) raises a RecipeError for what the external files show without being read. files: dotted field ->
-            resolved files. `loam plan` and every run call it before any work.
+        check: check(config, files) raises a RecipeError for what the external files (by dotted field) show without being read. `loam plan`
+            and every run call it before any work.
         fault: fault(folder), where the digest counts a list of the other files: what is wrong with the files of another home, or "".
         blame: blame(config, inputs, request, ctx), where the stage trains: what each document adds to the gradient of a step.
         unit: What `Outcome.rows` counts, in the plural ("documents"). Record counts that count the same have the same word as unit.
@@ -301,6 +300,7 @@ class Stage:
         summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
         section: The stage's section of the report, or None.
         model: The name of the model that the stage's checkpoint is, or "".
+        enough: enough(config, artifacts, ctx) refuses too few data. A run calls it before it trains a model. artifacts: node -> what is built.
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
         sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
         off: Node that is off -> why, for a stage that reads every node. It is in the key. flows/pipeline.py fills it in.
@@ -329,6 +329,7 @@ class Stage:
     summary: Mapping[str, str] = field(default_factory=dict)
     section: SectionOf | None = None
     model: str = ""
+    enough: Callable[[Any, Mapping[str, Artifact], Context], None] | None = None
     per_model: bool = False
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
     off: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Protocol, cast
@@ -20,12 +20,11 @@ from stages.core.contract.strict_json import BadJsonError, other_encoding, parse
 from stages.core.store.names import name_fault, near_name
 from stages.core.store.path_lists import is_path_list
 from stages.core.tables.import_documents import PATTERNS
+from stages.queries.draft.judged_records import UnusableFileError, unread_dialogues, unread_items
 from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
-from stages.text.dialogue_formats.dialogue_format import file_reader
 from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
-from stages.text.dialogue_formats.uncarried import CAUSES, UncarriedError
-from stages.text.items.dialogue import BadDialogueError, OtherFormatError, TurnFieldsError
-from stages.text.items.field_mapping import AUTO, as_yaml
+from stages.text.items.dialogue import TurnFieldsError
+from stages.text.items.field_mapping import as_yaml
 from stages.text.items.tasks import FORMATS
 from stages.text.items.unknown_record import settings_for
 
@@ -52,6 +51,9 @@ class FileKind(StrEnum):
     BENCHMARKS = "benchmarks"
 
 
+DIALOGUES = (FileKind.CONVERSATIONS, FileKind.PREFERENCES)
+
+
 class PageSettings(Protocol):
     """The settings of the extract stage that decide which records of a WARC file are pages."""
 
@@ -65,7 +67,8 @@ class PageSettings(Protocol):
 class FileHead:
     """The part of a file that was read: its records, the texts among them, the damaged records, and the share of the file.
 
-    `uncarried` counts by reason the chats or pairs, of the `judged` first records, that their stage drops (uncarried.py).
+    `uncarried` counts by reason the chats or pairs, of the `judged` first records, that their stage drops (uncarried.py). `sizes` has the bytes
+    of the texts of each other one: of a pair, of the prompt and the longer answer. `not_scored` says why models are not scored on benchmark items.
     """
 
     records: int
@@ -75,10 +78,8 @@ class FileHead:
     share: float
     uncarried: Mapping[str, int] = field(default_factory=dict)
     judged: int = 0
-
-
-class UnusableFileError(ValueError):
-    """A file that is left out. The message is the end of a sentence that begins with the file."""
+    sizes: Sequence[int] = ()
+    not_scored: str = ""
 
 
 def kind_of_record(record: Mapping[str, JsonValue]) -> FileKind | None:
@@ -197,14 +198,19 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
     if kind is None:
         shown = ", ".join(sorted(fields)[:SHOWN_FIELDS])
         raise UnusableFileError(f"has records with the fields {shown}, which are of no known kind; {_by_settings(judged[0][1])}")
-    unread, uncarried = _unread_dialogues(kind, [record for its, record in judged if its == kind])
+    records = [record for its, record in judged if its == kind]
+    unread, uncarried, sizes = unread_dialogues(kind == FileKind.CONVERSATIONS, records) if kind in DIALOGUES else (0, {}, [])
+    not_scored = ""
+    if kind == FileKind.BENCHMARKS:
+        not_scored, unread = unread_items(records)
     task = os.path.basename(path).partition(".")[0]
     if kind == FileKind.BENCHMARKS and (fault := name_fault(task)):
         raise UnusableFileError(f"makes the task {ascii(task)}, which {fault}: rename the file, up to its first dot, to {near_name(task)}")
     if kind == FileKind.DOCUMENTS and not any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in DOCUMENT_NAMES):
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
     texts = texts if kind == FileKind.DOCUMENTS else []
-    return kind, FileHead(len(lines), texts, sum(map(len, lines)), bad + unread, share, uncarried, min(len(lines), JUDGED_LINES))
+    first = min(len(lines), JUDGED_LINES)
+    return kind, FileHead(len(lines), texts, sum(map(len, lines)), bad + unread, share, uncarried, first, sizes, not_scored)
 
 
 def _by_settings(record: Mapping[str, JsonValue]) -> str:
@@ -220,37 +226,6 @@ def _by_settings(record: Mapping[str, JsonValue]) -> str:
         "conversations.fields, preferences.fields and benchmarks.fields of a recipe rename fields, for example "
         f"conversations.format: prompt_completion and conversations.fields: {example}"
     )
-
-
-def _unread_dialogues(kind: FileKind, records: Sequence[Mapping[str, JsonValue]]) -> tuple[int, Counter[str]]:
-    """Returns how many chats or pairs of a file its stage would count as bad records, and reason -> how many it would drop."""
-    if kind == FileKind.CONVERSATIONS:
-        return _unread(file_reader(CHAT_FORMATS, AUTO, {}, kind, {}), records)
-    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, kind, {}), records) if kind == FileKind.PREFERENCES else (0, Counter())
-
-
-def _unread(read: Callable[[Mapping[str, JsonValue]], object], records: Sequence[Mapping[str, JsonValue]]) -> tuple[int, Counter[str]]:
-    """Returns how many records of one file cannot be read, and reason -> how many training does not carry.
-
-    Raises:
-        UnusableFileError: The records have several formats, or none can be trained on.
-    """
-    faults, uncarried = list[str](), Counter[str]()
-    for record in records:
-        try:
-            read(record)
-        except OtherFormatError as error:
-            raise UnusableFileError(f"mixes formats: {error}") from None
-        except BadDialogueError as error:
-            faults.append(str(error))
-        except UncarriedError as error:
-            uncarried[error.reason] += 1
-    if uncarried and len(faults) + uncarried.total() == len(records):
-        reason = uncarried.most_common(1)[0][0]
-        raise UnusableFileError(f"has no record to train on: they {CAUSES[reason][0]}. {CAUSES[reason][1]}")
-    if len(faults) == len(records):
-        raise UnusableFileError(f"has no record that can be read: {faults[0]}")
-    return len(faults), uncarried
 
 
 def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:

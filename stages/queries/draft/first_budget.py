@@ -21,10 +21,13 @@ CORE_FLOPS = 50e9
 OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (lm/model/peak_flops.py); a guess
 GPU_SHARE = 0.2  # of the peak that small models reach; large ones reach 0.4 (Llama 3, arXiv 2407.21783, table 4)
 BYTES_PER_TOKEN = 4  # of English text; other languages and small vocabularies have fewer
+FEWEST_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768
+FEW_EXAMPLES = 20  # below which a tenth, chosen by hash, may be none
 KEPT = 0.5  # share of the text that filter and dedup keep; a guess
 EPOCHS = 4
 TOKENS_PER_PARAMETER = 20
 STEPS = 2_000  # of one training, if the batch has no other limit
+LEAST_BATCH = 8  # sequences of a step of pretraining, if the text has enough; that of configs/tiny.yaml
 MOST_STEPS_OF_TUNING = 2_000
 IMPORTED_RATES = (2e-5, 5e-7)
 """Learning rates of sft and dpo on an imported model: Llama 2 (arXiv 2307.09288, section 3.1) and Zephyr (arXiv 2310.16944)."""
@@ -47,11 +50,16 @@ class LocalMachine:
 
 @dataclass(frozen=True)
 class Amounts:
-    """Amounts of data: bytes of text for pretraining, bytes of conversations, number of preference pairs. 0 if there are none."""
+    """Amounts of data: bytes of text for pretraining, bytes of conversations, number of preference pairs. 0 if there are none.
+
+    chat_sizes and pair_sizes are the bytes of single examples: a sample that says which share is short enough for the context.
+    """
 
     text_bytes: int
     chat_bytes: int = 0
     pairs: int = 0
+    chat_sizes: tuple[int, ...] = ()
+    pair_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,16 +161,18 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
     model = model_of(chosen, vocab_size)
     affordable = int(device_flops * SECONDS / flops.flops_per_token(model, chosen.seq_len))
     tokens = max(_floor(min(affordable, EPOCHS * available)), chosen.seq_len)
-    chat_sequences = amounts.chat_bytes // (BYTES_PER_TOKEN * chosen.seq_len)
+    chat_bytes = int(amounts.chat_bytes * fitting(amounts.chat_sizes, chosen.seq_len))
+    pairs = int(amounts.pairs * fitting(amounts.pair_sizes, chosen.seq_len))
+    chat_sequences = chat_bytes // (BYTES_PER_TOKEN * chosen.seq_len)
     given = (
         (amounts.text_bytes, available // (4 * chosen.seq_len)),
-        (amounts.chat_bytes, chat_sequences // 2),
-        (amounts.pairs, amounts.pairs // 2),
+        (amounts.chat_bytes, chat_bytes // (MOST_BYTES_PER_TOKEN * chosen.seq_len) // 2),
+        (amounts.pairs, pairs // 2),
     )
     fewest = min((max(1, sequences) for amount, sequences in given if amount), default=1)
     ranks, micro = _ranks(machine, model, chosen.seq_len, fewest)
     together = ranks * micro
-    wanted = min(tokens // (STEPS * chosen.seq_len), max(1, available // (4 * chosen.seq_len)))
+    wanted = min(max(tokens // (STEPS * chosen.seq_len), LEAST_BATCH), max(1, available // (4 * chosen.seq_len)))
     batch = together * max(1, wanted // together)
     rate = 0.006 * SHAPES[0].hidden / chosen.hidden
     sft, dpo = (0.4 * rate, 0.04 * rate) if amounts.text_bytes else IMPORTED_RATES
@@ -179,8 +189,13 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
         available_tokens=available,
         pretrain=Training(max(1, tokens // (batch * chosen.seq_len)), _rounded(rate), tokens),
         sft=Training(min(max(2 * chat_sequences // together, 1), MOST_STEPS_OF_TUNING), _rounded(sft)),
-        dpo=Training(min(max(amounts.pairs // together, 1), MOST_STEPS_OF_TUNING // 4), _rounded(dpo)),
+        dpo=Training(min(max(pairs // together, 1), MOST_STEPS_OF_TUNING // 4), _rounded(dpo)),
     )
+
+
+def fitting(sizes: tuple[int, ...], seq_len: int) -> float:
+    """Returns the share of the examples that are surely short enough for a context. sizes: bytes of a sample; empty: all are."""
+    return sum(size <= FEWEST_BYTES_PER_TOKEN * seq_len for size in sizes) / len(sizes) if sizes else 1.0
 
 
 def gpu_flops(names: tuple[str, ...]) -> float:

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from stages.core.contract.errors import RecipeError
 from stages.core.store.patterns import files_of
-from stages.queries.draft.file_heads import FileKind, PageSettings, UnusableFileError, form_of, read_json_lines, read_parquet, read_warc
+from stages.queries.draft.file_heads import FileKind, PageSettings, form_of, read_json_lines, read_parquet, read_warc
+from stages.queries.draft.judged_records import UnusableFileError
 
 SAMPLE_RECORDS = 400  # documents whose language is detected, over all files
 MOST_FILES = 2_000
@@ -30,11 +31,14 @@ class InspectedFile:
         kind: What its records are; None if the file is left out.
         form: Format: "WARC", "Parquet" or "JSON Lines"; empty if it was not recognised.
         bytes: Size on disk.
-        records: Estimated number of records (of a WARC file, of pages).
+        records: Number of records (of a WARC file, of pages); an estimate unless `counted`.
+        counted: Whether all records of the file were read.
         text_bytes: Estimated bytes of text in UTF-8.
         languages: Language code -> characters of text in the sample.
         unreadable: Damaged records among those that were read.
         uncarried: Reason -> chats or pairs among those that were read that training does not carry. They are not in `records`.
+        sizes: Bytes of the texts of the chats or pairs that were read; see FileHead.
+        not_scored: Why models are not scored on the items of a benchmark.
         problem: Why the file is left out, as the end of a sentence that begins with the file; empty if it is used.
     """
 
@@ -43,10 +47,13 @@ class InspectedFile:
     form: str
     bytes: int
     records: int = 0
+    counted: bool = False
     text_bytes: int = 0
     languages: Mapping[str, int] = field(default_factory=dict)
     unreadable: int = 0
     uncarried: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+    not_scored: str = ""
     problem: str = ""
 
 
@@ -102,10 +109,13 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
     scale = usable / head.share
     if form == "JSON Lines" and head.texts:  # only some of the texts that were read are in the sample
         scale *= head.records / len(head.texts)
-    records = round(head.records / head.share * usable)
+    if head.sizes:  # a chat has less text than JSON
+        text_bytes, scale = sum(head.sizes), head.records / head.judged / head.share
     return InspectedFile(
-        path, kind, form, size, records, round(text_bytes * scale), _languages(head.texts), head.unreadable, head.uncarried
-    )
+        path, kind, form, size, records=round(head.records / head.share * usable), text_bytes=round(text_bytes * scale),
+        counted=head.share == 1.0 and (not head.uncarried or head.judged == head.records), languages=_languages(head.texts),
+        unreadable=head.unreadable, uncarried=head.uncarried, sizes=tuple(head.sizes), not_scored=head.not_scored,
+    )  # fmt: skip
 
 
 def _languages(texts: Sequence[tuple[str, str]]) -> dict[str, int]:

@@ -49,6 +49,7 @@ class _Draft:
     name: str
     files: Sequence[InspectedFile]
     machine: LocalMachine
+    amounts: Amounts
     budget: FirstBudget
 
     def of(self, kind: FileKind) -> list[InspectedFile]:
@@ -73,8 +74,10 @@ def draft_recipe(name: str, files: Sequence[InspectedFile], machine: LocalMachin
         sum(file.text_bytes for kind in (FileKind.CRAWL, FileKind.DOCUMENTS) for file in kept_of(files, kind)),
         sum(file.text_bytes for file in kept_of(files, FileKind.CONVERSATIONS)),
         sum(file.records for file in kept_of(files, FileKind.PREFERENCES)),
+        tuple(size for file in kept_of(files, FileKind.CONVERSATIONS) for size in file.sizes),
+        tuple(size for file in kept_of(files, FileKind.PREFERENCES) for size in file.sizes),
     )
-    draft = _Draft(name, files, machine, first_budget.first_budget(machine, amounts))
+    draft = _Draft(name, files, machine, amounts, first_budget.first_budget(machine, amounts))
     parts = (_head(draft), _runtime(draft), _sources(draft), _examples(draft), _corpus(draft), _training(draft), _evaluation(draft))
     text = "\n\n".join(part for lines in parts if (part := "\n".join(lines))) + "\n"
     return RecipeDraft(text, tuple(_commands(draft)), tuple(_notes(draft)))
@@ -114,7 +117,8 @@ def _named(files: Sequence[InspectedFile], draft: _Draft, indent: int = 4) -> It
 
 def _amount(files: Sequence[InspectedFile], unit: str) -> str:
     size = sum(file.bytes for file in files)
-    return f"{len(files):,} file{'s' * (len(files) > 1)}, {size / 1e6:,.1f} MB, about {sum(file.records for file in files):,} {unit}"
+    about = "" if all(file.counted for file in files) else "about "
+    return f"{len(files):,} file{'s' * (len(files) > 1)}, {size / 1e6:,.1f} MB, {about}{sum(file.records for file in files):,} {unit}"
 
 
 def _bad_records(files: Sequence[InspectedFile]) -> Iterator[str]:
@@ -301,12 +305,32 @@ def _evaluation(draft: _Draft) -> Iterator[str]:
         yield from yaml_line("evaluate@dpo: {chat: true}", "so does the model after dpo")
 
 
+def _too_few(draft: _Draft) -> Iterator[str]:
+    """Yields what may be too little to train on, so that the run would stop before it trains."""
+    seq_len, few = draft.budget.shape.seq_len, first_budget.FEW_EXAMPLES
+    for kind, sizes in ((FileKind.CONVERSATIONS, draft.amounts.chat_sizes), (FileKind.PREFERENCES, draft.amounts.pair_sizes)):
+        files = draft.of(kind)
+        if not files:
+            continue
+        records, share = sum(file.records for file in files), first_budget.fitting(sizes, seq_len)
+        if round(records * share) < few:
+            yield (
+                f"There are few {kind}: {records:,}, of which about {round(records * share):,} fit the context of {seq_len} tokens. A tenth is held "
+                "out by a hash of the answers; the run stops before it trains if one part has too few. Give more, or raise "
+                f"{'conversations.validation_frac and ' * (kind == FileKind.PREFERENCES)}{kind}.validation_frac."
+            )
+
+
 def _notes(draft: _Draft) -> Iterator[str]:
     for kind in (FileKind.CONVERSATIONS, FileKind.PREFERENCES):
         dropped = sum((Counter(file.uncarried) for file in draft.of(kind)), Counter[str]())
         if dropped:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
             yield f"Some {kind} have fields that training does not carry, and are dropped: of the first records of the files, {reasons}."
+    for file in draft.of(FileKind.BENCHMARKS):
+        if file.not_scored:
+            yield f"{file.path} is {file.not_scored}."
+    yield from _too_few(draft)
     if draft.of(FileKind.PREFERENCES) and not draft.of(FileKind.CONVERSATIONS):
         yield "There are preference pairs but no conversations. dpo starts from the sft model, so it is off until there are conversations."
     if draft.text and draft.budget.available_tokens < TOO_FEW_TOKENS:

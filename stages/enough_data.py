@@ -1,0 +1,64 @@
+"""Whether the examples of a later training are enough for its settings, before the first model is trained.
+
+Guarantee: the numbers are those that the training itself would find: the same encoding, packing and search for quotes. What needs the model
+is not checked. With more than PLENTY examples per sequence of a batch, a prefix shows that a batch is filled, and the rest is not read.
+Cost: the encoding of at most PLENTY examples per sequence of a batch, or of all examples where these do not fill a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from stages import training
+from stages.held_out_quotes import ROLES
+
+if TYPE_CHECKING:
+    from stages.core.contract.declaration import Artifact, Context
+    from stages.lm.train.training_settings import TrainingSettings
+
+Record = TypeVar("Record")
+PLENTY = 50
+
+
+def context_length(artifacts: Mapping[str, Artifact]) -> int:
+    """Returns the tokens of the context of the model that is trained, or is imported; 0 if nothing shows them. artifacts: by node."""
+    from stages.lm.model.config import read_model_config
+
+    if "pretrain" in artifacts:
+        return read_model_config(artifacts["pretrain"].path / "model.json").max_position_embeddings
+    return int(json.loads((artifacts["mix"].path / "mix.json").read_text())["seq_len"]) if "mix" in artifacts else 0
+
+
+def quoted_documents(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """Returns the inputs of `held_out_quotes`, as a training stage gets them."""
+    return {role: artifacts[node] for role, node in ROLES.items() if node in artifacts}
+
+
+def refuse_too_few(
+    settings: TrainingSettings,
+    records: Sequence[Record],
+    sequences_of: Callable[[Sequence[Record], Context], int],
+    seq_len: int,
+    ctx: Context,
+) -> None:
+    """Refuses records that do not fill a batch, or whose number does not fit the budget, with the error that the training would give.
+
+    Args:
+        settings: The section of the training.
+        records: The records of the train split.
+        sequences_of: Returns how many sequences records give.
+        seq_len: Tokens of the context.
+        ctx: A context of the stage; nothing is logged.
+    """
+    from stages.lm.data.phases import SequenceRange
+
+    silent = replace(ctx, log=lambda line: None)
+    largest = max(size.sequences for size in settings.batch_sizes)
+    some = records[: PLENTY * largest]
+    if len(some) < len(records) and sequences_of(some, silent) >= largest:
+        return
+    sequences = sequences_of(records, silent)
+    training.planned_run(settings, (SequenceRange(0, sequences, seq_len),), silent)
