@@ -26,6 +26,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
+from stages import warc_listing
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, ListedFiles, Name, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
@@ -34,7 +35,7 @@ from stages.core.store.remote import opened
 from stages.core.tables.import_documents import holds_documents
 from stages.core.tables.parquet import schema, write_rows
 from stages.settings import StageConfig
-from stages.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line, what_instead
+from stages.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
 
 if TYPE_CHECKING:
     from stages.text.site.crawler import CrawlLimits
@@ -194,17 +195,17 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
         found, given = _given(ctx.files(field), source, field)
         files += found
         identity += given
+    warc_listing.refuse_twice(files)
     record_counts = RecordCounts(unit="urls")
-    pages = 0
     for own in _own_crawls(config):
         with own.visit() as visit:
             crawled, lines, counts = _crawl(own, visit, config.shards, len(files), out, ctx)
         files += crawled
         identity += lines
         record_counts = record_counts + counts
-        pages += counts.kept
     (out / "files.json").write_text(json.dumps(files, indent=1) + "\n")
     (out / "identity.jsonl").write_text("".join(map(identity_json, identity)))
+    pages = record_counts.kept
     summary = {"files": len(files), "bytes": sum(f["bytes"] for f in files), "pages": pages, "sources": len({f["source"] for f in files})}
     return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))
 
@@ -234,7 +235,8 @@ def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list
                 if field == "warcs" or not holds_documents(name) or not file.bytes:
                     check_warc(stream, name)
         except NotWarcError as error:
-            raise StageError(f"{error}.", where=file.uri, do=what_instead(name, file.bytes, error.convert, field, source)) from None
+            do = warc_listing.what_instead(name, file.bytes, error.convert, field, source)
+            raise StageError(f"{error}.", where=file.uri, do=do) from None
         except ConnectionError:
             raise  # a network fault: the node is retried
         except OSError as error:
@@ -269,8 +271,7 @@ def _own_crawls(config: CrawlConfig) -> Iterator[OwnCrawl]:
             except SiteError as error:
                 raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
 
-        # index pages and broken links come in addition to the module pages
-        limits = CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0")
+        limits = CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0")  # also index pages and broken links
         yield OwnCrawl(docs.source, limits, visit_docs)
 
 
@@ -316,11 +317,8 @@ def _crawl(
     if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
         journal.path.unlink()  # the next start requests the pages again
         seen = "; ".join(f"{row['url']}: {row['note'] or row['status'] or row['outcome']}" for row in rows[:3])
-        raise StageError(
-            "The crawl got no page.",
-            where=f"seeds {', '.join(visit.seeds)} ({seen})",
-            do="Check the seeds, the network and what robots.txt allows.",
-        )
+        where = f"seeds {', '.join(visit.seeds)} ({seen})"
+        raise StageError("The crawl got no page.", where=where, do="Check the seeds, the network and what robots.txt allows.")
     write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES.types), rows)
     identity.sort(key=lambda line: line["warc"])  # a record's file and position decide those of its document
     files: list[WarcFile] = [

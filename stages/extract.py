@@ -13,12 +13,12 @@ Source: resiliparse; by recipe its rule of main content, trafilatura or jusText.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
-from uuid import NAMESPACE_OID, UUID, uuid5
+from uuid import UUID
 
 from pydantic import Field
 
@@ -31,14 +31,15 @@ from stages.core.tables.documents import DOCUMENTS, Document
 from stages.core.tables.extract_tables import DECISIONS, FILES, BadRecord, ExtractedFile, FileRow, RecordRow, file_record_counts
 from stages.core.tables.line_table import LINES
 from stages.core.tables.page_samples import dropped_pages
-from stages.core.tables.parquet import TableRow, read_rows, schema, table_writer, write_rows
-from stages.core.tables.shards import Meter, Shard, collect, run_shards
+from stages.core.tables.parquet import TableRow, schema, table_writer, write_rows
+from stages.core.tables.shards import Meter, run_shards
 from stages.given_documents import extract_rows
 from stages.settings import StageConfig
 from stages.text.warc.extracted_page import Engine
 from stages.text.warc.html import ParserError
 from stages.text.warc.opt_outs import OPT_OUTS, OptOut
 from stages.text.warc.page_reasons import DAMAGED
+from stages.unique_ids import fallback_doc_id, publish
 from stages.warc_listing import WarcFile
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     for shard in shards:
         for bad in shard.result["bad"]:
             ctx.drop(f"a record is {bad['reason']}", bad["where"], bad["url"])
-    renamed = _publish(shards, files, out)
+    renamed = publish(shards, [file["identity"] for file in files], ctx.scratch, out)
     write_rows(out / "files.parquet", schema(**FILES.types), (row for shard in shards for row in shard.result["file"]))
     record_counts = sum((RecordCounts(**shard.result["record_counts"]) for shard in shards), RecordCounts(unit="records"))
     documents = record_counts.kept
@@ -262,41 +263,9 @@ def _unchanged(task: ExtractTask) -> Iterator[BinaryIO]:
 def _doc_id(record: WarcRecord, identity: str, seen: set[UUID]) -> UUID:
     """Returns the id of the record if it is new, else `fallback_doc_id`. A WET conversion uses the id of the page it refers to."""
     own = record.refers_to if record.type == "conversion" else record.record_id
-    doc_id = own if own and own not in seen else fallback_doc_id(identity, record.ordinal)
+    doc_id = own if own and own not in seen else fallback_doc_id(identity, record.ordinal, seen.__contains__)
     seen.add(doc_id)
     return doc_id
-
-
-def fallback_doc_id(identity: str, ordinal: int) -> UUID:
-    """Returns uuid5 of the file's sha256 (for a remote file, its ETag and size) and the record's ordinal."""
-    return uuid5(NAMESPACE_OID, f"{identity.removeprefix('sha256:')}:{ordinal}")
-
-
-def _publish(shards: Sequence[Shard[ExtractedFile]], files: Sequence[WarcFile], out: Path) -> int:
-    """Publishes the shard files in `out`, and replaces record ids that an earlier file of the same source has.
-
-    Returns:
-        The number of replaced ids.
-    """
-    seen: dict[str, set[UUID]] = {}
-    clean: list[Shard[ExtractedFile]] = []
-    renamed = 0
-    for shard in shards:
-        file = files[shard.index]
-        known = seen.setdefault(file["source"], set())
-        rows = list(read_rows(shard.path / "decisions.parquet", ["doc_id", "ordinal"]))
-        new = {row["doc_id"]: fallback_doc_id(file["identity"], row["ordinal"]) for row in rows if row["doc_id"] in known}
-        known.update(new.get(row["doc_id"], row["doc_id"]) for row in rows)
-        if not new:
-            clean.append(shard)
-            continue
-        renamed += len(new)
-        for name, columns in (("documents", DOCUMENTS.types), ("lines", LINES.types), ("decisions", DECISIONS.types)):
-            changed = ({**row, "doc_id": new.get(row["doc_id"], row["doc_id"])} for row in read_rows(shard.path / f"{name}.parquet"))
-            write_rows(out / name / f"{shard.index:05d}.parquet", schema(**columns), changed)
-    for name in ("documents", "lines", "decisions"):
-        collect(clean, f"{name}.parquet", out)
-    return renamed
 
 
 STAGE = Stage(
@@ -320,6 +289,7 @@ STAGE = Stage(
         "what a page says against its use (noindex, noai, tdm-reservation and others) is recorded, and pages can be dropped by it",
         "all visible text with marks per line; formulas as TeX; boilerplate detects the language",
         "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; and numbers of ASCII are read",
+        "ids are unique over all sources of a crawl",
     ),
     distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,

@@ -17,10 +17,11 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.index import database
 from stages.core.tables.parquet import read_rows
-from stages.extract import DAMAGED, STAGE, fallback_doc_id
+from stages.extract import DAMAGED, STAGE
 from stages.queries.affected import affected
 from stages.text.warc.framing import WarcLimits
 from stages.text.warc.records import read_records
+from stages.unique_ids import fallback_doc_id
 from tests.conftest import PROJECT, run_stage
 from tests.made.prose import LANGUAGES, sentences
 from tests.made.variants import Data

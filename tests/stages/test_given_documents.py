@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
@@ -81,11 +84,58 @@ def test_the_order_in_which_sources_are_written_changes_nothing(tmp_path: Path) 
         for n, order in enumerate((sources, dict(reversed(sources.items()))))
     ]
     assert made[0].manifest["key"] == made[1].manifest["key"] and made[0].manifest["digest"] == made[1].manifest["digest"]
-    renamed = run_stage(crawl.STAGE, {"sources": {**sources, "more": sources["web"]} | {"web": sources["code"]}}, {}, tmp_path / "other")
+    renamed = run_stage(crawl.STAGE, {"sources": {**sources, "web": sources["code"], "code": sources["web"]}}, {}, tmp_path / "other")
     assert renamed.manifest["key"] != made[0].manifest["key"] and renamed.manifest["digest"] != made[0].manifest["digest"]
     one = run_stage(crawl.STAGE, {"warcs": sources["web"]}, {}, tmp_path / "warcs")
     same = run_stage(crawl.STAGE, {"sources": {"web": sources["web"]}}, {}, tmp_path / "sources")
     assert one.manifest["digest"] == same.manifest["digest"], "warcs is one source, named by crawl.source"
+
+
+@pytest.mark.parametrize("second", ["a.jsonl", "./a.jsonl", "*.jsonl", "copy.jsonl", "link.jsonl"])
+def test_a_file_that_two_sources_name_is_refused_with_both_places(tmp_path: Path, second: str) -> None:
+    first = lines(tmp_path / "a.jsonl", {"text": PLAIN})
+    if second == "copy.jsonl":
+        shutil.copy(first, tmp_path / second)
+    elif second == "link.jsonl":
+        (tmp_path / second).symlink_to(first)
+    with pytest.raises(StageError, match="Two given files have the same content") as caught:
+        run_stage(crawl.STAGE, {"sources": {"one": [first], "two": [f"{tmp_path}/{second}"]}}, {}, tmp_path / "home")
+    assert re.fullmatch(rf"{first} \(source one\) and {tmp_path}/.*jsonl \(source two\)", caught.value.where), caught.value.where
+    assert caught.value.do == "Name the file once, and remove copies of it."
+    if second == "*.jsonl":
+        with pytest.raises(StageError, match="Two given files have the same content"):  # one pattern meets the other's file
+            run_stage(crawl.STAGE, {"sources": {"one": [first, f"{tmp_path}/{second}"]}}, {}, tmp_path / "home")
+
+
+def test_ids_are_unique_over_all_sources_whatever_their_formats(tmp_path: Path) -> None:
+    """A page as WARC, its text as WET, and rows with its id, and an export whose ids were made from the place in another file."""
+    page_id = UUID("00000000-0000-4000-8000-000000000001")
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=UTF-8\r\n\r\n"
+    (tmp_path / "page.warc.gz").write_bytes(member(record(1, f"<html><body><p>{PLAIN} A page.</p></body></html>".encode(), head)))
+    wet = record(2, f"{PLAIN} Its text.".encode(), b"").replace(
+        b"response\r\n", b"conversion\r\nWARC-Refers-To: <urn:uuid:%s>\r\n" % str(page_id).encode(), 1
+    )
+    (tmp_path / "page.warc.wet.gz").write_bytes(member(wet.replace(b"application/http; msgtype=response", b"text/plain")))
+    plain = lines(tmp_path / "plain.jsonl", {"text": f"{PLAIN} First."}, {"text": f"{PLAIN} Second."})
+    sha = sha256(Path(plain).read_bytes()).hexdigest()
+    made = [uuid5(NAMESPACE_OID, f"{sha}:{n}") for n in (1, 2)]
+    export = lines(tmp_path / "export.jsonl", *({"text": f"{PLAIN} Export {n}.", "id": str(one)} for n, one in enumerate(made)))
+    rows_of = lines(
+        tmp_path / "rows.jsonl", {"text": f"{PLAIN} A row.", "id": f"<urn:uuid:{page_id}>"}, {"text": f"{PLAIN} Other.", "id": OWN}
+    )
+    write_rows(tmp_path / "own.parquet", schema(text="string", doc_id="uuid"), [{"text": f"{PLAIN} Parquet.", "doc_id": UUID(OWN)}])
+    sources = {"a": [export], "b": [plain], "c": [str(tmp_path / "page.warc.gz")], "d": [str(tmp_path / "page.warc.wet.gz")],
+               "e": [rows_of], "f": [str(tmp_path / "own.parquet")]}  # fmt: skip
+    found = extracted(sources, tmp_path / "home")
+    documents = rows(found, "documents")
+    ids = [d["doc_id"] for d in documents]
+    assert len(ids) == len(set(ids)) == 9 and found.summary["duplicate_record_ids"] == 5
+    assert ids == [d["doc_id"] for d in rows(found, "decisions")] == [d["doc_id"] for d in rows(found, "lines")]
+    kept = {d["text"].removeprefix(PLAIN).strip(): d["doc_id"] for d in documents}
+    assert (kept["Export 0."], kept["Export 1."], kept["A page."], kept["Other."]) == (*made, page_id, UUID(OWN))
+    assert kept["First."] == uuid5(NAMESPACE_OID, f"{sha}:1:1"), "the id of its place is taken by the export"
+    again = extracted(sources, tmp_path / "again", max_bad_records=1)
+    assert again.manifest["digest"] == found.manifest["digest"]
 
 
 BAD = [{"text": PLAIN}, "{ half", {"title": "no text"}, {"text": 7}, {"text": PLAIN, "url": 3}, "[]", {"text": "   "}, {"text": "short"}]

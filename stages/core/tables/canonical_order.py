@@ -75,7 +75,7 @@ def canonical(parts: Sequence[Part], priority: Sequence[str]) -> Corpus:
 
     counts = [count_rows(part.documents) for part in parts]
     known = sum(n for n, part in zip(counts, parts, strict=True) if part.corpus)
-    ids = np.concatenate([_ids(part.documents) for part in parts])
+    ids = np.concatenate([doc_id_bytes(part.documents) for part in parts])
     new = pa.concat_tables([pq.read_table(part.documents, columns=["source", "url"]) for part in parts if not part.corpus])
     rank = pc.fill_null(pc.index_in(new["source"], value_set=pa.array(priority, pa.string())), len(priority))
     last = pa.Array.from_buffers(pa.binary(16), len(new), [None, pa.py_buffer(np.ascontiguousarray(ids[known:]))])
@@ -120,8 +120,8 @@ def file_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
     return np.memmap(path, kind, "w+", shape=shape) if math.prod(shape) else np.zeros(shape, kind)
 
 
-def _ids(path: Path) -> np.ndarray:
-    """Returns the doc_id column as uint8 [rows, 16]."""
+def doc_id_bytes(path: Path) -> np.ndarray:
+    """Returns the column doc_id of a Parquet file as uint8 [rows, 16]."""
     import numpy as np
     import pyarrow.parquet as pq
 

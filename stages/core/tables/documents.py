@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from stages.core.contract.declaration import Context, RecordCounts
 from stages.core.contract.side_table import Column, SideTable
@@ -61,6 +61,20 @@ class JudgedShard(TypedDict):
 
     record_counts: RecordCountsEntry
     rows: int
+
+
+def free_doc_id(name: str, taken: Callable[[UUID], bool]) -> UUID:
+    """Returns the id of a document without a usable id of its own: uuid5 of the name, or the next one that no other document has.
+
+    Args:
+        name: "<sha256 of the file>:<place in the file>".
+        taken: Whether another document has an id. A file can hold ids that were made from another file of the same crawl, as an export does.
+    """
+    doc_id, again = uuid5(NAMESPACE_OID, name), 0
+    while taken(doc_id):
+        again += 1
+        doc_id = uuid5(NAMESPACE_OID, f"{name}:{again}")
+    return doc_id
 
 
 def decisions_with(columns: Mapping[str, Column], more: str = "") -> SideTable:

@@ -18,7 +18,7 @@ from uuid import UUID
 from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.core.contract.errors import RecipeError
 from stages.core.tables.document_format import DocumentFormat
-from stages.core.tables.documents import DECISIONS, DOCUMENTS
+from stages.core.tables.documents import DECISIONS, DOCUMENTS, free_doc_id
 from stages.core.tables.format_json_lines import JsonLinesFormat
 from stages.core.tables.format_parquet import ParquetFormat
 from stages.core.tables.jsonl import JsonRecord, base_name
@@ -214,7 +214,7 @@ def _document(record: JsonRecord, fields: _Fields, detect: DetectLanguage | None
     """Returns the row of a document and adds its doc_id to `seen`."""
     first, second = fields.ids
     own = _uuid(first) or _uuid(second)
-    doc_id = own if own and own not in seen else record.doc_id
+    doc_id = own if own and own not in seen else free_doc_id(f"{record.file.sha256}:{record.line}", seen.__contains__)
     seen.add(doc_id)
     lang, score = fields.lang, fields.lang_score
     if lang is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import hashlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,6 +92,17 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
         (tmp_path / "corpus" / name).mkdir(parents=True)
         lines(tmp_path / "corpus" / name / "x.jsonl", {"text": name})
     assert [shard[0]["text"] for shard in rows(take(tmp_path, tmp_path / "corpus"))] == ["a", "b"]
+
+
+def test_an_id_that_was_made_from_the_place_in_another_file_is_not_given_twice(tmp_path: Path) -> None:
+    """An export of documents holds ids that its files gave them; imported beside these files, each document has an id of its own."""
+    plain = lines(tmp_path / "plain.jsonl", {"text": "One."}, {"text": "Two."})
+    sha = hashlib.sha256(plain.read_bytes()).hexdigest()
+    made = [uuid5(NAMESPACE_OID, f"{sha}:{n}") for n in (1, 2)]
+    export = lines(tmp_path / "export.jsonl", {"text": "Three.", "id": str(made[1])}, {"text": "Four.", "id": str(made[1])})
+    first, second = rows(take(tmp_path, export, plain))
+    assert first[0]["doc_id"] == made[1] and [d["doc_id"] for d in second] == [made[0], uuid5(NAMESPACE_OID, f"{sha}:2:1")]
+    assert len({d["doc_id"] for d in first + second}) == 4
 
 
 BAD: list[tuple[Any, str]] = [

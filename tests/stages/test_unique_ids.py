@@ -1,0 +1,77 @@
+"""Ids over all files of a crawl: no two records have one, and who keeps it follows from the order of the files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages import unique_ids
+from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.unique_ids import ODD, publish
+
+Files = list[list[UUID]]
+
+
+def published(files: Files, folder: Path) -> tuple[int, Files]:
+    """Publishes files with these ids as records 0, 1, … and as documents, and returns how many ids were replaced, and all ids."""
+    shards = []
+    for number, ids in enumerate(files):
+        rows: list[Any] = [{"doc_id": doc_id, "ordinal": n, "text": f"{number}:{n}"} for n, doc_id in enumerate(ids)]
+        for name, types in unique_ids.TABLES.items():
+            write_rows(folder / f"shard{number}" / f"{name}.parquet", schema(**types), rows)
+        shards.append(SimpleNamespace(index=number, path=folder / f"shard{number}"))
+    replaced = publish(cast(Any, shards), [f"sha256:{number:064d}" for number in range(len(files))], folder, folder / "out")
+    found = []
+    for number in range(len(files)):
+        tables = [list(read_rows(folder / "out" / name / f"{number:05d}.parquet")) for name in ("documents", "lines", "decisions")]
+        assert [row["text"] for row in tables[0]] == [f"{number}:{n}" for n in range(len(files[number]))]
+        found.append([row["doc_id"] for row in tables[0]])
+        assert all([row["doc_id"] for row in table] == found[-1] for table in tables)
+    return replaced, found
+
+
+def in_plain_python(files: Files) -> Files:
+    """The rule, one record after the other. An id that a later record brings is taken too."""
+    taken, everything = set[UUID](), {doc_id for ids in files for doc_id in ids}
+    found: Files = []
+    for number, ids in enumerate(files):
+        found.append([])
+        for n, doc_id in enumerate(ids):
+            own, again = doc_id, 0
+            while own in taken or (own != doc_id and own in everything):
+                own = uuid5(NAMESPACE_OID, f"{number:064d}:{n}{f':{again}' if again else ''}")
+                again += 1
+            taken.add(own)
+            found[-1].append(own)
+    return found
+
+
+MADE = [uuid5(NAMESPACE_OID, f"{file:064d}:{n}") for file in range(3) for n in range(2)]  # ids that places give
+FEW = st.sampled_from([*(UUID(int=n << 64 | n) for n in range(6)), *MADE])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(FEW, unique=True, max_size=5), min_size=1, max_size=4))
+def test_ids_are_those_of_the_rule_in_plain_python(files: Files) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        replaced, found = published(files, Path(folder))
+    assert found == in_plain_python(files)
+    assert len({doc_id for ids in found for doc_id in ids}) == sum(map(len, files))
+    assert replaced == sum(one != other for ids, own in zip(files, found, strict=True) for one, other in zip(ids, own, strict=True))
+
+
+def test_ids_with_one_key_and_different_bytes_stay(tmp_path: Path) -> None:
+    """Two ids whose 8 bytes in the search are equal are compared whole."""
+    low = int.from_bytes(bytes(8), "little")
+    one = UUID(bytes=(1).to_bytes(8, "little") + low.to_bytes(8, "little"))
+    two = UUID(bytes=bytes(8) + ODD.to_bytes(8, "little"))
+    keys = unique_ids._keys(np.frombuffer(one.bytes + two.bytes, np.uint8).reshape(2, 16))
+    assert keys[0] == keys[1] and one != two
+    assert published([[one], [two], [two]], tmp_path)[0] == 1
