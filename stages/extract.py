@@ -13,6 +13,7 @@ Source: resiliparse; by recipe its rule of main content, trafilatura or jusText.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,6 +146,14 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
             do="Check that the files hold HTML responses or rows with a text, and extract.statuses and extract.mimes.",
         )
     said = {f"{one}_pages": sum(shard.result["opt_outs"].get(one, 0) for shard in shards) for one in OPT_OUTS}
+    faults = sum((Counter(shard.result["http_faults"]) for shard in shards), Counter[str]())
+    contradicted = faults.pop("", 0)
+    if contradicted:
+        kinds = ", ".join(f"{fault} {count}" for fault, count in sorted(faults.items()))
+        ctx.log(
+            f"{contradicted:,} pages whose body contradicts the HTTP header were read as far as possible ({kinds}): http_faults in decisions"
+        )
+    said |= {"contradicted_bodies": contradicted, **{f"{fault}_bodies": count for fault, count in sorted(faults.items())}}
     summary = {**said, "files": len(files), "documents": documents, "text_chars": record_counts.chars_out, "duplicate_record_ids": renamed}
     return Outcome(rows=documents, record_counts=record_counts, summary=summary)
 
@@ -207,13 +216,14 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
         "rows": totals.get("", [0])[0],
         "file": rows,
         "opt_outs": {one: sum(one in row["opt_outs"] for row in decisions) for one in OPT_OUTS},
+        "http_faults": Counter(fault for row in decisions if row["http_faults"] for fault in ("", *row["http_faults"])),
     }
 
 
 def _decision(task: ExtractTask, record: WarcRecord, page: ExtractedPage, doc_id: UUID) -> RecordRow:
     return {
         "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
-        "encoding": page.encoding, "opt_outs": list(page.opt_outs),
+        "encoding": page.encoding, "opt_outs": list(page.opt_outs), "http_faults": list(page.http_faults),
         "chars_in": page.chars_in, "chars_out": len(page.text), "verdict": "dropped" if page.reason else "kept", "reason": page.reason or None,
     }  # fmt: skip
 
@@ -273,7 +283,12 @@ STAGE = Stage(
     config=ExtractConfig,
     run=run,
     inputs={"warc": "crawl"},
-    summary={"documents": "documents", "text_chars": "characters of text", "files": "WARC files"},
+    summary={
+        "documents": "documents",
+        "text_chars": "characters of text",
+        "files": "WARC files",
+        "contradicted_bodies": "pages whose body contradicts the HTTP header",
+    },  # fmt: skip
     output="documents",
     tables=(DOCUMENTS, LINES, DECISIONS, FILES),
     unit="documents",
@@ -289,8 +304,8 @@ STAGE = Stage(
         "what a page says against its use (noindex, noai, tdm-reservation and others) is recorded, and pages can be dropped by it",
         "all visible text with marks per line; formulas as TeX; boilerplate detects the language",
         "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; and numbers of ASCII are read",
-        "ids are unique over all sources of a crawl",
+        "ids are unique over all sources of a crawl; HTTP bodies that contradict their headers are read as far as possible",
     ),
-    distributions=("fastwarc", "resiliparse", "trafilatura", "jusText", "lxml", "pyarrow"),
+    distributions=("fastwarc", "resiliparse", "brotli", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,
 )

@@ -50,7 +50,7 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
     def decide(line: int, doc_id: UUID, document: ImportedDocument | None, reason: str, chars: int) -> None:
         decisions.append({
             "doc_id": doc_id, "url": document["url"] if document else "", "warc": number, "ordinal": line, "status": 0, "mime": "",
-            "encoding": None, "opt_outs": [],
+            "encoding": None, "opt_outs": [], "http_faults": [],
             "chars_in": chars, "chars_out": 0 if reason else chars, "verdict": "dropped" if reason else "kept", "reason": reason or None,
         })  # fmt: skip
         total = totals.setdefault(reason, [0, 0, 0])
@@ -87,7 +87,10 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
         {"warc": number, "name": base_name(file), "source": source, "bytes": file.bytes, "reason": reason or None, "records": total[0],
          "chars_in": total[1], "chars_out": total[2]} for reason, total in sorted(totals.items())
     ]  # fmt: skip
-    return {"record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {}}
+    return {
+        "record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {},
+        "http_faults": {},
+    }  # fmt: skip
 
 
 def _context(folder: Path, drop: Callable[[str, str, str], None]) -> Context:

@@ -25,6 +25,7 @@ DECISIONS = decisions_with({
     "mime": Column("string", "media type"),
     "encoding": Column("string", "the charset it was read in"),
     "opt_outs": Column("list<string>", "what the page says against its use, such as noindex; empty if it says nothing or is no page"),
+    "http_faults": Column("list<string>", "how its body contradicts the HTTP header, such as not_chunked; empty if it does not or is no page"),
     "chars_in": CHARS_IN,
     "chars_out": CHARS_OUT,
 })  # fmt: skip
@@ -54,6 +55,7 @@ class RecordRow(TypedDict):
     mime: str
     encoding: str | None
     opt_outs: list[str]
+    http_faults: list[str]
     chars_in: int
     chars_out: int
     verdict: str
@@ -82,13 +84,17 @@ class BadRecord(TypedDict):
 
 
 class ExtractedFile(TypedDict):
-    """The result of `extract_file`: record counts, damaged records, documents, rows of files.parquet, and opt-out -> pages that say it."""
+    """The result of `extract_file`: record counts, damaged records, documents, rows of files.parquet, and how many pages say or have what.
+
+    opt_outs: opt-out -> pages that say it. http_faults: fault of the body -> pages that have it; "" -> pages with any.
+    """
 
     record_counts: RecordCountsEntry
     bad: list[BadRecord]
     rows: int
     file: list[FileRow]
     opt_outs: dict[str, int]
+    http_faults: dict[str, int]
 
 
 def file_record_counts(totals: Mapping[str, list[int]]) -> RecordCounts:

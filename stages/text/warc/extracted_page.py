@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from stages.text.body.line import Marks
 from stages.text.warc.charset import bad_frac, decode_page
 from stages.text.warc.html import TooCostlyError, extract_text, tidy
+from stages.text.warc.http_body import BodyFault
 from stages.text.warc.opt_outs import OptOut, opt_outs
 from stages.text.warc.page_reasons import PageReason
 from stages.text.warc.record_choice import unwanted
@@ -61,6 +62,7 @@ class ExtractedPage:
         marks: The marks of its lines; None if they have none, because the text is not all visible text of a page.
         encoding: The charset; None where it was not decoded.
         opt_outs: What the page says against its use.
+        http_faults: How the stored body contradicts the HTTP header.
     """
 
     reason: str
@@ -69,6 +71,7 @@ class ExtractedPage:
     marks: Marks | None = None
     encoding: str | None = None
     opt_outs: tuple[OptOut, ...] = ()
+    http_faults: tuple[BodyFault, ...] = ()
 
 
 def read_page(record: WarcRecord, rules: PageRules) -> ExtractedPage:
@@ -86,7 +89,7 @@ def read_page(record: WarcRecord, rules: PageRules) -> ExtractedPage:
     said = opt_outs(record.headers, page) if is_page else ()
 
     def dropped(reason: str) -> ExtractedPage:
-        return ExtractedPage(reason, len(page), encoding=encoding, opt_outs=said)
+        return ExtractedPage(reason, len(page), encoding=encoding, opt_outs=said, http_faults=record.faults)
 
     if bad_frac(page) > rules.max_bad_char_frac:
         return dropped(PageReason.CHARSET)
@@ -104,4 +107,4 @@ def read_page(record: WarcRecord, rules: PageRules) -> ExtractedPage:
         return dropped(error.reason)
     if len(text) < rules.min_chars:
         return dropped(PageReason.NO_TEXT)
-    return ExtractedPage("", len(page), text, marks, encoding, said)
+    return ExtractedPage("", len(page), text, marks, encoding, said, record.faults)

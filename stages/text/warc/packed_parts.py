@@ -1,13 +1,14 @@
-"""Reads a file in blocks, and decompresses one gzip member of it step by step.
+"""Reads a file in blocks, and decompresses one gzip member, zlib or deflate stream of it step by step.
 
 Guarantee: a step makes at most 8 MiB. A member that is damaged or cut gives all readable bytes before it ends with that state.
 Cost: zlib, about 300 MB/s of text per core.
-Source: RFC 1952.
+Source: RFC 1950 to 1952.
 """
 
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from typing import BinaryIO, Protocol
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -36,7 +37,7 @@ class Blocks:
 
 
 class PackedPart(Protocol):
-    """What is decompressed by itself: a gzip member or a zstd frame.
+    """What is decompressed by itself, such as a gzip member or a zstd frame.
 
     Attributes:
         end: "" until the end was reached, then whole, damaged or cut (the file ends).
@@ -51,13 +52,13 @@ class PackedPart(Protocol):
 
 
 class GzipPart:
-    """One gzip member (`PackedPart`)."""
+    """One gzip member, or a zlib or raw deflate stream (`PackedPart`)."""
 
-    def __init__(self, file: Blocks, offset: int) -> None:
-        """Begins at the byte `offset` of the file."""
+    def __init__(self, file: Blocks, offset: int, wbits: int = 31) -> None:
+        """Begins at the byte `offset` of the file. wbits: as zlib.decompressobj takes it; 31 is gzip, 15 zlib, -15 raw deflate."""
         self.end, self.read = "", 0
-        self._file, self._offset = file, offset
-        self._inflate = zlib.decompressobj(wbits=31)
+        self._file, self._offset, self._wbits = file, offset, wbits
+        self._inflate = zlib.decompressobj(wbits=wbits)
 
     def step(self) -> bytes:
         """Returns the next decompressed bytes, and sets `end` with the last ones."""
@@ -77,15 +78,19 @@ class GzipPart:
     def _before_damage(self, raw: bytes) -> bytes:
         """Returns the bytes that the step `raw` decompresses to before its damage.
 
-        It decompresses the member again up to the step, and then the step in small pieces.
+        It decompresses the member again up to the step, then the step in small pieces, and the piece that fails byte by byte.
         """
-        inflate = zlib.decompressobj(wbits=31)
+        inflate = zlib.decompressobj(wbits=self._wbits)
         for at in range(0, self.read, STEP_BYTES):
             inflate.decompress(self._file.read(self._offset + at, min(STEP_BYTES, self.read - at)))
         found = bytearray()
         for at in range(0, len(raw), PIECE_BYTES):
+            before = inflate.copy()
             try:
                 found += inflate.decompress(raw[at : at + PIECE_BYTES])
             except zlib.error:
+                with suppress(zlib.error):
+                    for byte in range(at, at + PIECE_BYTES):
+                        found += before.decompress(raw[byte : byte + 1])
                 break
         return bytes(found)

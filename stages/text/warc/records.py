@@ -19,7 +19,7 @@ from typing import BinaryIO
 from uuid import UUID
 
 from stages.text.warc.framing import HEAD, SPAN_BYTES, START_BYTES, Gap, Member, Segment, WarcLimits, member_start, next_start, segments
-from stages.text.warc.http_body import BodyError, content_type, decode_body, read_answer, read_fields
+from stages.text.warc.http_body import BodyError, BodyFault, content_type, decode_body, read_answer, read_fields
 from stages.text.warc.packed_parts import BLOCK_BYTES, GZIP_MAGIC, Blocks
 from stages.text.warc.page_reasons import PageReason
 from stages.text.warc.zstd_frames import HEADER_BYTES, MAX_WINDOW, after_skippable, frame_header, is_zstd
@@ -68,6 +68,7 @@ class WarcRecord:
         body: Payload; empty for records other than responses, resources and conversions.
         problem: "", or a PageReason why the record cannot be used.
         headers: HTTP header fields; the names are in lower case.
+        faults: How the stored body contradicts the HTTP header.
     """
 
     ordinal: int
@@ -84,6 +85,7 @@ class WarcRecord:
     body: bytes = b""
     problem: str = ""
     headers: dict[str, str] = field(default_factory=dict)
+    faults: tuple[BodyFault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -337,8 +339,8 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: WarcLimits, stored
     answered = replace(bare, status=status, mime=mime, charset=charset, headers=headers, size_bytes=len(body))
     if stored:
         return replace(answered, body=body)
-    coding, transfer = headers.get("content-encoding", ""), headers.get("transfer-encoding", "")
     try:
-        return replace(answered, body=decode_body(body, coding, transfer, limits.max_bytes, limits.max_ratio))
+        decoded = decode_body(body, headers, limits)
     except BodyError as error:
         return replace(answered, problem=error.problem)
+    return replace(answered, body=decoded.data, faults=decoded.faults)
