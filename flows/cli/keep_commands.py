@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 KEPT_BY_GC = (
     "gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a run with a "
-    "given name needs, and imports; it removes all else, also what older recorded runs hold."
+    "given name needs, imports, and the scratch that an unfinished run would continue from, with what that is made from; it removes all "
+    "else, also what older recorded runs hold."
 )
 """What `loam lineage gc` keeps, for its help, its list and the deletion of a run."""
 
@@ -167,29 +168,41 @@ def import_command(
 def gc(
     *,
     keep_runs: Annotated[int, whole(), Parameter(help="finished runs to keep of each recipe, the newest")] = 1,
+    drop: Annotated[
+        tuple[str, ...],
+        Parameter(metavar="scratch/FOLDER", help="also remove this scratch of an unfinished run, which then starts anew; may be repeated"),
+    ] = (),
     yes: Annotated[bool, Parameter(help="remove what is shown")] = False,
     common: Common = COMMON,
 ) -> None:
     """Remove artifacts that no kept run needs; without --yes only show them.
 
-    gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a
-    run with a given name needs, and imports; it removes all else, also what older recorded runs hold.
+    gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a run with a
+    given name needs, imports, and the scratch that an unfinished run would continue from, with what that is made from; it removes all
+    else, also what older recorded runs hold.
     """
-    from stages.core.run.gc import collect, collectable, runs_that_lose
+    from stages.core.run.gc import collect, collectable, kept_scratch, runs_that_lose
+    from stages.queries.keeping.scratch_content import scratch_content
 
     home = common.folder()
-    rows, freed = collect(home, keep_runs) if yes else (collectable(home, keep_runs), 0)
-    losers = runs_that_lose(home, rows)
+    rows, freed = collect(home, keep_runs, drop, scratch_content) if yes else (collectable(home, keep_runs, drop, scratch_content), 0)
+    losers, kept = runs_that_lose(home, rows), [row for row in kept_scratch(home, scratch_content) if row["artifact_id"] not in drop]
 
     def show() -> None:
         print_table(rows)
         if losers:
             say(f"\nRecorded runs that {'lost' if yes else 'lose'} artifacts: {', '.join(losers)}")
+        if kept:
+            say("\nKept, because the same command goes on from it:")
+            print_table(kept)
+            say(
+                f"To remove one: `loam lineage gc --drop {kept[0]['artifact_id']}{common.home_option()} --yes`, or delete its run and call gc."
+            )
         say(f"\n{KEPT_BY_GC}")
         total = f"{size_text(freed)} removed" if yes else size_text(sum(row["bytes"] for row in rows))
         say(f"{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not yes else ""))
 
-    answer(common, {"artifacts": rows, "runs": losers, "removed": yes, "freed_bytes": freed}, show)
+    answer(common, {"artifacts": rows, "runs": losers, "kept": kept, "removed": yes, "freed_bytes": freed}, show)
 
 
 COMMANDS = (
@@ -212,5 +225,5 @@ COMMANDS = (
         ),
         name="import",
     ),
-    Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes")),
+    Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes", "loam lineage gc --drop scratch/pretrain-0123456789ab")),
 )

@@ -7,6 +7,7 @@ Source: the converter replaces that of cyclopts 5.4.0 (`_convert._int`), which r
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,10 @@ class Common:
         from flows.opened_recipe import default_home
 
         return default_home() == self.folder()
+
+    def home_option(self) -> str:
+        """Returns what names the home in a command that is printed for this home: " --home FOLDER", or "" where that is not needed."""
+        return "" if self.folder_is_default() else f" --home {shlex.quote(str(self.folder()))}"
 
 
 COMMON = Common()

@@ -8,7 +8,6 @@ Cost: some queries of the index, and the manifest of the pretrained checkpoint.
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +45,7 @@ def answer_run(common: Common, home: Path, run_id: str) -> None:
             print_table(results)
             say()
         run = next(row for row in lineage.run_rows(home) if row["run_id"] == run_id)
-        _print_end(home, run, nodes, page, "" if common.folder_is_default() else f" --home {shlex.quote(str(home))}")
+        _print_end(home, run, nodes, page, common.home_option())
 
     answer(common, {"run": run_id, "nodes": nodes, "results": results, "report": page}, show)
 

@@ -75,10 +75,11 @@ def delete(
     home = common.folder()
     run_id = run_id_of(home, run)
     found = delete_run(home, run_id) if yes else describe_deletion(home, run_id)
-    answer(common, found, lambda: _print_deletion(found))
+    answer(common, found, lambda: _print_deletion(found, common.home_option()))
 
 
-def _print_deletion(found: Deletion) -> None:
+def _print_deletion(found: Deletion, option: str) -> None:
+    """Prints a deletion. option: names the home in the printed command."""
     size = found.size
     say(f"{found.alias} ({found.run_id}), {found.state}")
     say(
@@ -93,14 +94,17 @@ def _print_deletion(found: Deletion) -> None:
         say(
             f"{found.built_for_others} artifacts that it built stay. They still name it as their builder, and no record tells more about it."
         )
+    if found.scratch:
+        would = "would have continued" if found.deleted else "would continue"
+        say(f"It {would} from {', '.join(found.scratch)}, which gc removes {'now' if found.deleted else 'afterwards'}.")
     if found.unsent:
         say(
             f"OpenLineage events that the endpoint has not accepted {'are' if found.deleted else 'will be'} lost; a next run would send them again."
         )
     if not found.deleted:
         say("Nothing was deleted yet; add --yes to delete the record.")
-    elif size.artifacts_alone:
-        say(f"`loam lineage gc` lists what it would remove, these {size_text(size.bytes_alone)} included; --yes there removes it.")
+    elif size.artifacts_alone or found.scratch:
+        say(f"`loam lineage gc{option}` lists what it would remove, these {size_text(size.bytes_alone)} included; --yes there removes it.")
         say(KEPT_BY_GC)
 
 

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from stages.core.contract.errors import LoamError, StageError, of_the_disk
-from stages.core.run import runner
+from stages.core.run import runner, scratch
 from stages.core.run.node_job import NodeJob
 from stages.core.store import runs
 from stages.core.tables.training_tables import Blame, BlameRequest
@@ -37,7 +37,7 @@ def blame_node(home: Path, job: NodeJob, step: int, report: runner.Report) -> Bl
     try:
         with runs.hold_home(home), runner.held(home, job, OWNER, report):
             runner.refuse_damaged_inputs(home, job, OWNER, report)
-            folder = runner.blame_path(home, job)
+            folder = scratch.blame_path(home, job)
             shutil.rmtree(folder, ignore_errors=True)
             (folder / "work").mkdir(parents=True)
             context = runner.make_context(home, job, folder / "work", report, _refuse_record)
@@ -53,9 +53,9 @@ def blame_node(home: Path, job: NodeJob, step: int, report: runner.Report) -> Bl
 
 def _left(home: Path, job: NodeJob) -> tuple[Path, ...]:
     """Returns the folders with snapshots of the job: those in which it was built by this code, and its artifact."""
-    folders = [runner.scratch_path(home, job, force) for force in (False, True)]
+    folders = [scratch.scratch_path(home, job, force) for force in (False, True)]
     cached = runner.find_cached(home, job)
-    return (*(folder / "work" for folder in folders if runner.is_of_this_code(job, folder)), *((cached.path,) if cached else ()))
+    return (*(folder / "work" for folder in folders if scratch.is_of_this_code(job, folder)), *((cached.path,) if cached else ()))
 
 
 def _refuse_record(reason: str, where: str, record: str) -> None:

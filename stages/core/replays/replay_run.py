@@ -21,7 +21,8 @@ from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.states import ReplayedWindow
-from stages.core.run.runner import gpu_lease_path, lease_of_scratch
+from stages.core.run.runner import gpu_lease_path
+from stages.core.run.scratch import lease_of_scratch
 from stages.core.store import external, integrity, lease, manifest
 
 

@@ -24,7 +24,7 @@ from stages.core.contract.secrets import refuse_in_settings
 from stages.core.contract.source_code import edited
 from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.index import database
-from stages.core.run import node_job, runner
+from stages.core.run import node_job, runner, scratch
 from stages.core.run.copy_artifact import copy_artifact
 from stages.core.store import external, key_record, manifest, runs
 from stages.core.tables.jsonl import base_name
@@ -127,7 +127,7 @@ def _import_files(
     try:
         return runner.run_node(home, job, "", report)
     except LoamError:
-        shutil.rmtree(runner.scratch_path(home, job), ignore_errors=True)
+        shutil.rmtree(scratch.scratch_path(home, job), ignore_errors=True)
         raise
 
 

@@ -1,7 +1,8 @@
 """Deletes the record of a run, and tells how much of the disk a run holds. Artifacts are left to gc, which frees those that nothing holds.
 
 A run holds the artifacts of its nodes and everything that they were made from. Other holders are the other runs that are done or running,
-what has a given name, and what an import brought in: the same rule as gc's, without its limit on the number of runs.
+what has a given name, what an unfinished run would continue from, and what an import brought in: the same rule as gc's, without its limit on
+the number of runs.
 Guarantee: a deletion holds the home alone, as gc does. Its one step is the rename of the run's folder out of runs/. A kill before it leaves
 the run as it was; after it, the run is gone for every reader and for a rebuilt index, and the next deletion or gc removes what remains.
 Cost: the sizes take one query of the index, and read the manifests of artifacts that no run built.
@@ -20,6 +21,7 @@ from stages.core.contract.errors import StageError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database
 from stages.core.run import outbox
+from stages.core.run.scratch import unfinished
 from stages.core.store import lease, manifest, names, runs
 from stages.core.store.files import fsync
 
@@ -83,6 +85,7 @@ class Deletion:
         names: Its given names, which are free afterwards.
         size: What it holds.
         built_for_others: Number of artifacts that it built and that something else holds too. They keep its id as their builder.
+        scratch: What it would continue from ("scratch/pretrain-0123456789ab"), and no other run that is not done. gc removes it after the deletion.
         unsent: Whether it has OpenLineage events that the endpoint did not accept. They are lost with it.
         deleted: Whether it was deleted; else it was only described.
     """
@@ -93,6 +96,7 @@ class Deletion:
     names: tuple[str, ...]
     size: RunSize
     built_for_others: int
+    scratch: tuple[str, ...]
     unsent: bool
     deleted: bool
 
@@ -102,6 +106,8 @@ def run_sizes(home: Path) -> dict[str, RunSize]:
     by_run: dict[str, list[_Held]] = {}
     for one in _held(home):
         by_run.setdefault(one.run_id, []).append(one)
+    for run in {one.run_id for one in unfinished(home) if not one.others}.intersection(by_run):
+        by_run[run] = [one for one in _held(home, run) if one.run_id == run]
     return {run: _size_of(held) for run, held in by_run.items()}
 
 
@@ -145,17 +151,18 @@ def _delete(home: Path, run_id: str, really: bool) -> Deletion:
         given = tuple(name for name, target in names.all_names(home).items() if target == run_id)
         database.update(home)
         alias, state = database.query(home, "SELECT alias, state FROM run WHERE run_id = ?", [run_id])[1][0]
-        held = [one for one in _held(home) if one.run_id == run_id]
+        held = [one for one in _held(home, run_id) if one.run_id == run_id]
         alone = {one.artifact_id for one in held if one.alone}
         built = {name for (name,) in database.query(home, "SELECT artifact_id FROM artifact WHERE run_id = ?", [run_id])[1]}
         unsent = (folder / outbox.KEPT).is_file()
+        own = tuple(one.name for one in unfinished(home) if one.run_id == run_id and not one.others)
         if really:
             folder.rename(home / f"{DELETED}{run_id}")
             fsync(home / "runs")
             fsync(home)
             finish_deletions(home)
             database.update(home)
-        return Deletion(run_id, alias, state, given, _size_of(held), len(built - alone), unsent, really)
+        return Deletion(run_id, alias, state, given, _size_of(held), len(built - alone), own, unsent, really)
 
 
 def finish_deletions(home: Path) -> None:
@@ -165,9 +172,15 @@ def finish_deletions(home: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _held(home: Path) -> list[_Held]:
-    """Returns every artifact that a run holds, once per run that holds it."""
-    given = sorted(set(names.read_names(home)[0].values()))
+def _held(home: Path, deleted: str = "") -> list[_Held]:
+    """Returns every artifact that a run holds, once per run that holds it.
+
+    Args:
+        home: The home folder.
+        deleted: A run whose scratch holds nothing, because it goes with the run.
+    """
+    needed = {artifact for one in unfinished(home) if one.others or one.run_id != deleted for artifact in one.inputs}
+    given = sorted({*names.read_names(home)[0].values(), *needed})
     built = [str(NodeState.CACHED), *map(str, BUILDS)]
     rows = database.query(home, HELD, [given, str(RunState.DONE), str(RunState.RUNNING), built])[1]
     imported = {name for _, name, _, alone, made in rows if alone and not made and _is_imported(home, name)}

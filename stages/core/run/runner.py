@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, Context, Outcome
 from stages.core.contract.environment import utc_now
 from stages.core.contract.errors import StageError, VerificationError, of_the_disk
@@ -27,13 +26,12 @@ from stages.core.contract.secrets import redact
 from stages.core.contract.states import NodeState
 from stages.core.run.new_manifest import Build, new_manifest
 from stages.core.run.node_job import NodeJob
+from stages.core.run.scratch import open_scratch
 from stages.core.run.usage import folder_bytes, memory_peak
 from stages.core.store import external, integrity, lease, manifest, names
 from stages.core.store.manifest_schema import UsageEntry
 
 PROGRESS_EVERY_S = 0.5
-FORCED = "-force"  # the end of the scratch folder of a forced build
-BLAMED = "-blame"  # and of a replay
 
 
 class EventValues(TypedDict, total=False):
@@ -160,7 +158,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     old = find_cached(home, job)
     broken = bool(old and integrity.check(home, old))  # a damaged artifact says nothing about determinism, so it is replaced
     refuse_damaged_inputs(home, job, run_id, report)
-    scratch = _scratch(home, job, force)
+    scratch = open_scratch(home, job, run_id, force, lambda line: report(Event("log", job.node, {"line": line})))
     out, work = scratch / "out", scratch / "work"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -238,43 +236,6 @@ def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
                     where=f"{file.uri} ({job.node}.{name})",
                     do="Run the same command again when nothing writes to the file: the key is then computed from its new content.",
                 )
-
-
-def scratch_path(home: Path, job: NodeJob, force: bool = False) -> Path:
-    """Returns the folder in which the job is built. A forced build has its own."""
-    return home / "scratch" / f"{job.node}-{job.key[:12]}{FORCED if force else ''}"
-
-
-def blame_path(home: Path, job: NodeJob) -> Path:
-    """Returns the folder in which a training is replayed."""
-    return home / "scratch" / f"{job.node}-{job.key[:12]}{BLAMED}"
-
-
-def lease_of_scratch(folder: Path) -> Path:
-    """Returns the path of the lease that whoever works in a scratch folder holds. folder: a path of `scratch_path` or `blame_path`."""
-    return folder.parent.parent / "leases" / folder.name.removesuffix(FORCED).removesuffix(BLAMED)
-
-
-def _scratch(home: Path, job: NodeJob, force: bool) -> Path:
-    """Returns the job's scratch folder. Discards its content if other code left it."""
-    folder = scratch_path(home, job, force)
-    if not is_of_this_code(job, folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "job.json").write_text(json.dumps(_mark(job)))
-    return folder
-
-
-def is_of_this_code(job: NodeJob, folder: Path) -> bool:
-    """Returns whether a scratch folder is of the job and was written by the code that runs now."""
-    try:
-        return bool(json.loads((folder / "job.json").read_text()) == _mark(job))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return False
-
-
-def _mark(job: NodeJob) -> dict[str, str]:
-    return {"key": job.key, "code": source_code.code_digest(*job.stage.modules)}
 
 
 def make_context(home: Path, job: NodeJob, work: Path, report: Report, drop: Callable[[str, str, str], None]) -> Context:

@@ -57,8 +57,8 @@ def test_a_name_that_is_given_to_an_artifact_while_it_is_removed_goes_with_it(tm
     orphan = made(tmp_path, "a")
     name = f"words/{orphan.path.name}"
 
-    def given_meanwhile(home: Path, keep_runs: int) -> list[gc.Collectable]:
-        found = listed(home, keep_runs)
+    def given_meanwhile(home: Path, *asked: Any) -> list[gc.Collectable]:
+        found = listed(home, *asked)
         names.give_name(home, "late", name)
         return found
 

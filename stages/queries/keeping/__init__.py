@@ -1,0 +1,1 @@
+"""What the maintenance of a home shows: what its scratch folders hold."""
