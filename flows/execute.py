@@ -29,7 +29,7 @@ from stages.core.run import openlineage
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.run_log import Write, log_path, run_log
 from stages.core.run.runner import Event, Report, Result, run_node
-from stages.core.store import manifest, names, runs
+from stages.core.store import continued_run, manifest, runs
 from stages.core.tables.training_tables import Blame
 from stages.queries.plan import Step
 from stages.queries.tracing.trace import urls_of
@@ -67,7 +67,8 @@ def run_nodes(
         command: the command and its options, for the record of the run.
         force: nodes to build again although they are cached.
         ready: artifacts of nodes that are read but are not among the steps.
-        name: a name for the run; empty for none but its numbered alias. A name that is in use is a RecipeError.
+        name: a name for the run; empty for none but its numbered alias. It is taken from a stopped run of the same recipe; a name that is in use
+            otherwise is a RecipeError.
 
     Returns:
         The run id.
@@ -80,7 +81,7 @@ def run_nodes(
         running.tell.run("start")
         try:
             if name:
-                names.give_name(home, name, run_id)
+                continued_run.give_name(home, name, run_id, recipe)
             trained = False
             for number, step in enumerate(steps):
                 if step.stage.model and not trained and step.node not in session.imported:
@@ -201,7 +202,7 @@ def _target(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
         raise StageError(
             f"{node} reads {', '.join(missing)}, which is not built for this recipe.",
             where=f"home {session.home}",
-            do=f"Run `loam run {session.recipe.name} --until {node}` first.",
+            do=f"Run `loam run {session.arguments} --until {node}` first.",
         )
     return target, ready
 

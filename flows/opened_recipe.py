@@ -19,6 +19,7 @@ from stages.core.contract.states import NodeState
 from stages.core.index import lookup
 from stages.core.run import outbox
 from stages.core.store import integrity
+from stages.core.store.continued_run import built_again
 from stages.core.store.home import OTHER_HOME, refuse_odd
 from stages.core.trackers.tracker import refuse_missing_packages
 from stages.queries.imported import imported_artifacts, refuse_unfit_replay
@@ -34,12 +35,14 @@ class Session:
     Attributes:
         imported: node -> the imported artifact that replaces it.
         left_out: what the recipe leaves out of the DAG.
+        arguments: the recipe, settings and home as they were given, quoted for a command that is printed.
     """
 
     home: Path
     recipe: Recipe
     imported: Mapping[str, Artifact] = field(default_factory=dict)
     left_out: LeftOut = WHOLE
+    arguments: str = ""
 
     @property
     def off(self) -> Mapping[str, str]:
@@ -111,7 +114,8 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     refuse_missing_packages(checked.runtime.trackers)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
-    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked))
+    given = [recipe, *(word for setting in settings for word in ("--set", setting)), *(["--home", home] if home else [])]
+    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked), shlex.join(given))
     refuse_unfit_replay(checked, session.imported, session.off)
     return session
 
@@ -174,12 +178,12 @@ def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> 
         return
     first = broken[0]
     assert first.artifact is not None
-    error = integrity.damaged(first.artifact, first.why, session.recipe.source)
+    error = integrity.damaged(first.artifact, first.why, session.arguments)
     others = f"; damaged too: {', '.join(step.node for step in broken[1:])}" if len(broken) > 1 else ""
     raise VerificationError(error.what.rstrip(".") + others + ".", where=error.where, do=error.do)
 
 
-def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = ()) -> list[str]:
+def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] = (), until: str = "") -> list[str]:
     """Finds the nodes of a plan to build although they are cached. A named node that is unknown, imported or off is a RecipeError.
 
     Args:
@@ -187,9 +191,11 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
         plan: the plan.
         start: the first of the nodes to build again; empty for none.
         force: more nodes to build again.
+        until: the last node of the run; empty for all.
 
     Returns:
-        `start` with everything made from it, and the nodes in `force`.
+        `start` with everything made from it, and the nodes in `force`. If the newest runs of the home are of the same recipe, `start` and `until`,
+        and were stopped, without what they built again already.
 
     Raises:
         RecipeError: `start` is not among the nodes of the plan, or a node before it is not built.
@@ -209,7 +215,8 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
             where=f"home {session.home}",
             do="Run without --from first.",
         )
-    return list(dict.fromkeys([*again, *force]))
+    done = built_again(session.home, session.recipe, start, until)
+    return list(dict.fromkeys([*(node for node in again if node not in done), *force]))
 
 
 def split_settings(text: str) -> list[str]:

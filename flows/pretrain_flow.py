@@ -30,7 +30,7 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
     session = open_session(recipe, split_settings(set), home)
     plan = session.plan(until)
     refuse_missing(session, plan)
-    forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()])
+    forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()], until)
     refuse_damaged(session, plan, forced)
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}
     run_id = run_nodes(session, session.steps(until), step, command, forced, name=name)

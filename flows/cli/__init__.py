@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 TERMINATED = 75
 """EX_TEMPFAIL of sysexits.h: try again later. A batch system can be told to start such a job again."""
 INTERRUPTED = 130
+BUILDING = ("run", "stage", "sweep", "decide")
+"""Commands that go on where they were stopped."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -71,10 +73,10 @@ def main(words: Sequence[str] | None = None) -> int:
         _say_notes(error)
         return error.exit_code
     except KeyboardInterrupt:
-        say("loam: interrupted; run the same command again to go on", error=True)
+        say(f"loam: interrupted{_how_to_go_on(words)}", error=True)
         return INTERRUPTED
     except run_commands.TerminatedError:
-        say("loam: stopped by SIGTERM; run the same command again to go on", error=True)
+        say(f"loam: stopped by SIGTERM{_how_to_go_on(words)}", error=True)
         return TERMINATED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,6 +90,11 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"loam: {redact(str(clear))}", error=True)
         _say_notes(error)
         return clear.exit_code
+
+
+def _how_to_go_on(words: Sequence[str]) -> str:
+    """Returns the end of the message for a command that was stopped. Only commands that build have something to go on with."""
+    return "; run the same command again to go on" if words[:1] and words[0] in BUILDING and "--blame" not in words else ""
 
 
 def _say_notes(error: Exception) -> None:

@@ -47,9 +47,17 @@ def run(
     *,
     until: Annotated[str, Parameter(metavar="NODE", help="stop after this node", completer=completers.nodes)] = "",
     start: Annotated[
-        str, Parameter("--from", metavar="NODE", help="build this node and all that follows it again", completer=completers.nodes)
+        str,
+        Parameter(
+            "--from",
+            metavar="NODE",
+            help="build this node and all that follows it again; after a stop, the same command goes on",
+            completer=completers.nodes,
+        ),
     ] = "",
-    name: Annotated[str, Parameter("--as", metavar="NAME", help="a name for the run, such as baseline")] = "",
+    name: Annotated[
+        str, Parameter("--as", metavar="NAME", help="a name for the run, such as baseline; a stopped run of the same recipe passes it on")
+    ] = "",
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
@@ -60,13 +68,13 @@ def run(
     """
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from stages.core.contract.states import NodeState
-    from stages.core.store.names import refuse_taken
+    from stages.core.store.continued_run import refuse_taken
 
     session = open_session(recipe, settings, common.home)
     plan = session.plan(until)
     refuse_missing(session, plan)
-    refuse_taken(session.home, name)
-    forced = forced_nodes(session, plan, start)
+    refuse_taken(session.home, name, session.recipe)
+    forced = forced_nodes(session, plan, start, until=until)
     refuse_damaged(session, plan, forced)
     text = shlex.join(settings)
     if plan.complete and not forced:

@@ -73,8 +73,10 @@ def with_training_seed(session: Session, number: int) -> Session:
     """Returns the session of the training with a number: seeds count up from that of number 0, which is the recipe as it is."""
     if not number:
         return session
-    config = session.recipe.sections[TRAINED].model_copy(update={"seed": training_seed(session) + number})
-    return replace(session, recipe=replace(session.recipe, sections={**session.recipe.sections, TRAINED: config}))
+    seed = training_seed(session) + number
+    config = session.recipe.sections[TRAINED].model_copy(update={"seed": seed})
+    recipe = replace(session.recipe, sections={**session.recipe.sections, TRAINED: config})
+    return replace(session, recipe=recipe, arguments=f"{session.arguments} --set {SEED}={seed}")
 
 
 def deciding_content(session: Session) -> dict[str, JsonValue]:

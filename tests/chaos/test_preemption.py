@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.store import runs
+from stages.core.store import names, runs
 from tests.chaos.pipeline import SETTINGS, held, remains, start, wait_until_gone, words
 from tests.conftest import until
 
@@ -25,7 +25,7 @@ def last_run(home: Path) -> runs.RunRecord:
 
 def test_a_preempted_run_goes_on_from_the_step_at_which_it_was_stopped(shared_server: dict[str, str], tmp_path: Path, mark: str) -> None:
     home, said = tmp_path / "home", tmp_path / "said.txt"
-    command = ["-m", "flows.cli", *words(home, "--until", "pretrain", settings=LONGER)]
+    command = ["-m", "flows.cli", *words(home, "--until", "pretrain", "--as", "w6", settings=LONGER)]
     run = start(command, mark, said, shared_server)
     until(lambda: list(home.glob("scratch/pretrain-*/work/metrics.jsonl")) or run.poll() is not None, 600)
     (metrics,) = home.glob("scratch/pretrain-*/work/metrics.jsonl")
@@ -41,8 +41,11 @@ def test_a_preempted_run_goes_on_from_the_step_at_which_it_was_stopped(shared_se
     (snapshot,) = home.glob("scratch/pretrain-*/work/resume/step-*")
     step = json.loads((snapshot / "trainer.json").read_text())["step"]
     assert 10 < step < 150 and snapshot.name == f"step-{step:010d}"
+    cleaned = start(["-m", "flows.cli", "lineage", "gc", "--yes", "--home", str(home)], mark, said, shared_server)
+    assert cleaned.wait(timeout=60) == 0 and f"snapshot of interrupted {record['alias']}, step {step}" in said.read_text()
     again = start(command, mark, said, shared_server)
     assert again.wait(timeout=600) == 0, said.read_text()[-3000:]
+    assert names.all_names(home) == {"w6": last_run(home)["run_id"]}
     assert f"continues from step {step} (written by 2 ranks)" in said.read_text() and last_run(home)["state"] == "done"
     whole = words(home, settings=LONGER)[2:]
     forced = start(["-m", "flows.cli", "stage", "pretrain", "tiny", "--force", *whole], mark, said, shared_server)

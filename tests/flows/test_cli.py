@@ -70,6 +70,26 @@ def test_sigterm_has_an_exit_code_of_its_own(
     assert signal.getsignal(signal.SIGTERM) == before, "other commands end by the signal"
 
 
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (["run", "tiny"], "; run the same command again to go on"),
+        (["stage", "dedup", "tiny", "--force"], "; run the same command again to go on"),
+        (["stage", "pretrain", "tiny", "--blame", "3"], ""),
+        (["plan", "tiny"], ""),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on_if_it_has_something_to_go_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], end: str
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flows.opened_recipe.open_session", interrupted)
+    assert main([*words, "--home", str(tmp_path / "home")]) == 130
+    assert capsys.readouterr().err == f"loam: interrupted{end}\n"
+
+
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--version"], ["-V"]):
         assert main(words) == 0 and re.fullmatch(r"loam \d+\.\d+\.\d+\n", capsys.readouterr().out)
