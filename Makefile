@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
-.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer record-code docs setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer record-code docs queries setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -53,6 +53,10 @@ record-code: .venv/.ready
 # Run this after a change of the declaration of a stage or a rule: it rewrites the tables of README.md, VIEWS.md and SETTINGS.md.
 docs: .venv/.ready
 	@$(BIN)/python -m tests.architecture.write_docs
+
+# Run this after `make run`, when tiny gives other figures: it rewrites the results in QUERIES.md. CI compares them.
+queries: .venv/.ready
+	@$(BIN)/python -m tests.architecture.write_queries
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos

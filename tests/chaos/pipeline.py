@@ -25,7 +25,7 @@ SETTINGS = {
     "benchmarks.docstrings.packages": "[networkx]", "benchmarks.docstrings.items": "40", "train_tokenizer.vocab_size": "600",
     "mix.seq_len": "128", "mix.max_validation_documents": "8", "conversations.docstrings.what": "100",
     "conversations.docstrings.complete": "400", "preferences.docstrings.what": "60", "preferences.docstrings.complete": "120",
-    "pretrain.model": "{num_hidden_layers: 2, hidden_size: 32, num_attention_heads: 2, num_key_value_heads: 2, intermediate_size: 64, tie_word_embeddings: true}",
+    "pretrain.model": "{num_hidden_layers: 2, hidden_size: 32, num_attention_heads: 2, num_key_value_heads: 2, intermediate_size: 64, tie_word_embeddings: false}",
     "pretrain.budget.steps": "30", "pretrain.warmup_steps": "5", "pretrain.eval_every_steps": "15",
     "pretrain.checkpoint_every_steps": "5", "pretrain.max_validation_sequences": "16", "sft.budget.steps": "20", "sft.warmup_steps": "5",
     "sft.eval_every_steps": "10", "sft.checkpoint_every_steps": "5", "sft.max_validation_sequences": "16", "reference.max_pairs": "60",

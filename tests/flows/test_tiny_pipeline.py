@@ -16,6 +16,7 @@ import pytest
 from flows.opened_recipe import default_home
 from stages.core.tables.parquet import read_rows
 from stages.text.match.words import normalise_words
+from tests.architecture.write_queries import QUERIES, rewritten, stale
 from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 
 
@@ -50,6 +51,13 @@ def test_the_whole_training_shows_more() -> None:
     assert "| reached | The sft model beats chance on docs_complete (acc_mutual_info)" in text
     assert "| reached | The base model beats the kneser ney 3gram model in bits per byte" in text
     assert "| reached | DPO raises the reward margin of more held-out pairs than it lowers" in text
+
+
+@pytest.mark.ci
+def test_the_results_in_the_documents_are_those_of_make_run() -> None:
+    """After a change of tiny: `make run && make queries`."""
+    text = QUERIES.read_text()
+    assert stale(text, rewritten(text, default_home())) == []
 
 
 def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None:
