@@ -30,6 +30,10 @@ from stages.processes import die_with_parent, free_port, lock_file
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15
+ENDED_EARLY = (
+    "If it printed a reason, that is above this message. If not, look whether the disk is full or the folder prefect of the home is damaged; without "
+    "that folder the next start makes a new one."
+)
 GRACE_S = 1
 """Seconds that a stopping server waits for open connections, for example of a browser."""
 LOOK_S = 1.0
@@ -164,8 +168,10 @@ def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.2)
-    do = "Read its lines above; a full disk or a damaged prefect folder in the home are common."
-    raise StageError("The Prefect server did not start.", where=api_url(port), do=do)
+    ended = server.poll()
+    what = f"did not answer within {START_TIMEOUT_S:g} s" if ended is None else f"ended with exit code {ended} before it answered"
+    do = "Run the same command again when the machine has less to do." if ended is None else ENDED_EARLY
+    raise StageError(f"The Prefect server {what}.", where=api_url(port), do=do)
 
 
 def stop(children: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -68,8 +68,10 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
         while all(child.poll() is None for child in children):
             _reap({child.pid for child in children})
             time.sleep(0.5)
-        do = "Read its last lines above and start `loam serve` again."
-        raise StageError("The Prefect server or worker ended by itself.", where=url, do=do)
+        ended, code = next((child, child.poll()) for child in children if child.poll() is not None)
+        which = "server" if ended is children[0] else "worker"
+        do = "If it printed a reason, that is above this message. Start `loam serve` again."
+        raise StageError(f"The Prefect {which} ended by itself, with exit code {code}.", where=url, do=do)
     except KeyboardInterrupt:
         return 0
     finally:

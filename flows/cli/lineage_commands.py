@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from flows.cli.options import COMMON, AnyName, ArtifactName, Command, Common, Node, Recipe, Settings, whole
-from flows.cli.printing import answer, answer_rows, print_nested, print_table, say
+from flows.cli.printing import answer, answer_rows, print_nested, print_table, say, with_settings
 
 if TYPE_CHECKING:
     from stages.queries.affected import Affected
@@ -49,7 +49,8 @@ def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> Non
     """List what differs between two artifacts."""
     from stages.queries import compare
 
-    answer_rows(common, compare.diff(common.folder(), a, b))
+    rows = compare.diff(common.folder(), a, b)
+    answer(common, rows, lambda: print_table(with_settings(rows)))
 
 
 def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Common = COMMON) -> None:

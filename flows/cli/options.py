@@ -80,7 +80,7 @@ def whole(low: int = 1, high: int = MOST) -> Parameter:
             raise ValueError(f"{text[:40]!r} is not a whole number from {low:,} to {high:,}.")
         return int(text)
 
-    return Parameter(converter=convert, metavar="NUMBER", show_default=lambda value: f"{value:,}" if value else "")
+    return Parameter(converter=convert, metavar="NUMBER", show_default=lambda value: str(value) if value else "")
 
 
 Recipe = Annotated[

@@ -2,7 +2,7 @@
 
 Guarantee: every text passes `printable`, so that no character of a URL, a name or an error controls the terminal. ruff forbids `print` in
 the other modules of the command line. JSON is ASCII and strict. A table in a pipe has no colours, and no cell is cut or wrapped.
-Cost: JSON and plain lines need no library; a table imports rich.
+Cost: JSON, plain lines and a table in a pipe need no library, but rich for characters beyond ASCII; a table on a terminal imports rich.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 2
 """The version of the envelope and of all answers in it. It rises when a name in them is changed or removed, not when one is added."""
+PADDED = 40
+"""Widest cell of a table in a pipe for which the other rows are padded, in columns of a terminal."""
+SETTINGS = ("config", "resolved", "runtime", "command", "seed")
+"""Names of the values in manifests and records of runs that a user can give in a recipe."""
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 
 
@@ -53,54 +57,99 @@ def answer_rows(common: Common, rows: Sequence[Mapping[str, object]]) -> None:
 def print_table(rows: Iterable[Mapping[str, object]]) -> None:
     """Prints a table with a header; columns of numbers are aligned to the right.
 
-    On a terminal, wide cells are folded to the width of the terminal. In a pipe, a line is as long as its row.
+    On a terminal, wide cells are folded to the width of the terminal. In a pipe, a line is as long as its row: a cell wider than PADDED is
+    written whole, and no other row is padded for it.
     """
     lines = [{one_line(str(name)): _cell(value) for name, value in row.items()} for row in rows]
     if not lines:
         say("(no rows)")
-        return
-    from rich.console import Console
+    elif sys.stdout.isatty():
+        from rich.console import Console
 
-    if sys.stdout.isatty():
-        Console(markup=False, highlight=False, emoji=False).print(_table(lines, folded=True))
-        return
-    width = sum(2 + max(len(name), *(len(line[name]) for line in lines)) for name in lines[0])
-    console = Console(width=2 * width, color_system=None, force_terminal=False, markup=False, highlight=False, emoji=False)
-    with console.capture() as capture:  # 2 * width: a character of an East Asian script is two columns wide
-        console.print(_table(lines, folded=False))
-    say("\n".join(line.rstrip() for line in capture.get().splitlines()))
+        Console(markup=False, highlight=False, emoji=False).print(_folded_table(lines))
+    else:
+        say("\n".join(_padded_lines(lines)))
 
 
-def _table(lines: Sequence[Mapping[str, str]], folded: bool) -> Table:
-    """Returns a rich table. Without `folded`, each column is one cell with many lines, because rich lays that out three times as fast."""
+def _folded_table(lines: Sequence[Mapping[str, str]]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    names = list(lines[0])
-    for name in names:
-        number = all(_is_number(line[name]) for line in lines)
-        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number or not folded)
-    if folded:
-        for line in lines:
-            table.add_row(*(Text(line[name]) for name in names))
-    else:
-        table.add_row(*(Text("\n".join(line[name] for line in lines)) for name in names))
+    for name in lines[0]:
+        number = _is_column_of_numbers(lines, name)
+        table.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number)
+    for line in lines:
+        table.add_row(*(Text(line[name]) for name in lines[0]))
     return table
 
 
-def print_nested(values: Mapping[str, object], indent: str = "") -> None:
-    """Prints one line per value; the content of a mapping or of a list of mappings is indented below its name."""
+def _padded_lines(lines: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    names = list(lines[0])
+    numbers = {name for name in names if _is_column_of_numbers(lines, name)}
+    widths = {}
+    for name in names:
+        columns = [_columns(line[name]) for line in lines]
+        widths[name] = max(_columns(name), *(count for count in columns if count <= PADDED), 0)
+    for line in ({name: name for name in names}, *lines):
+        cells = []
+        for name in names:
+            blanks = " " * (widths[name] - _columns(line[name]))
+            cells.append(blanks + line[name] if name in numbers else line[name] + blanks)
+        yield "  ".join(cells).rstrip()
+
+
+def _columns(text: str) -> int:
+    """Returns how many columns of a terminal a text takes; a character of an East Asian script takes two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _is_column_of_numbers(lines: Sequence[Mapping[str, str]], name: str) -> bool:
+    return all(_is_number(line[name]) for line in lines)
+
+
+def print_nested(values: Mapping[str, object], indent: str = "", settings: bool = False) -> None:
+    """Prints one line per value; the content of a mapping or of a list of mappings is indented below its name.
+
+    Args:
+        values: name -> value.
+        indent: what every line begins with.
+        settings: whether the values are those of settings, which are printed as a recipe gives them. What SETTINGS names is it anyway.
+    """
     for name, value in values.items():
+        own = settings or name in SETTINGS
         if isinstance(value, Mapping):
             say(f"{indent}{one_line(str(name))}:")
-            print_nested(value, indent + "  ")
+            print_nested(value, indent + "  ", own)
+        elif own:
+            say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {written(value)}")
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             say(f"{indent}{one_line(str(name))}:")
             for item in value:
                 say(f"{indent}  - " + ", ".join(f"{one_line(str(k))} {_cell(v)}" for k, v in item.items() if v not in ("", None)))
         else:
             say(f"{indent}{one_line(str(name)):<{max(1, 22 - len(indent))}} {_cell(value)}")
+
+
+def written(value: object) -> str:
+    """Returns the value of a setting as a recipe or --set gives it: numbers in full, without thousands separators."""
+    return one_line(value) if isinstance(value, str) else json.dumps(_strict(value), ensure_ascii=False)
+
+
+def with_settings(rows: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
+    """Returns the rows of a comparison with the values of settings, in the columns a and b, as a recipe gives them."""
+    return [
+        {key: written(cell) if key in ("a", "b") and cell is not None and _is_setting(row["what"]) else cell for key, cell in row.items()}
+        for row in rows
+    ]
+
+
+def _is_setting(what: object) -> bool:
+    return str(what).partition(".")[0] in SETTINGS
 
 
 def _strict(value: object) -> Json:

@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, AnyName, ArtifactName, Command, Common, Settings, whole
-from flows.cli.printing import answer, answer_rows, print_table, say
+from flows.cli.printing import answer, print_table, say, with_settings, written
 from stages.core.contract.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ def compare(
         found = compare_weights(read(home, a), read(home, b))
         answer(common, found, lambda: _print_weights(found))
     elif details or common.json:
-        answer_rows(common, comparing.compare_runs(home, a, b))
+        rows = comparing.compare_runs(home, a, b)
+        answer(common, rows, lambda: print_table(with_settings(rows)))
     else:
         from flows.cli.compare_screen import print_overview
 
@@ -161,7 +162,7 @@ def compare(
 def _print_weights(found: WeightsComparison) -> None:
     say(f"a  {found['a']}\nb  {found['b']}")
     for title, rows in (
-        ("settings that differ", found["config"]),
+        ("settings that differ", [{**row, "a": written(row["a"]), "b": written(row["b"])} for row in found["config"]]),
         ("parameters that only one has, or of another shape", found["alone"]),
         ("change of the weights", found["groups"]),
         ("relative change by layer", found["layers"]),

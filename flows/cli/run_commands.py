@@ -117,7 +117,7 @@ def plan(
     estimates = estimate_nodes(session.home, session.recipe, session.steps(until), found)
     size = [*training_size(session.recipe, found), *total_lines(estimates, session.home)]
     steps = [
-        {"node": s.node, "state": s.state, "why": "; ".join(s.why), "artifact": s.artifact.path.name if s.artifact else ""}
+        {"node": s.node, "state": s.state, "artifact": s.artifact.path.name if s.artifact else "", "why": "; ".join(s.why)}
         for s in found.steps
     ]
 
@@ -160,7 +160,7 @@ def derived_rows(recipe: CheckedRecipe) -> list[dict[str, str]]:
 
 
 def with_estimates(rows: Sequence[Mapping[str, object]], estimates: Sequence[Estimate]) -> list[dict[str, object]]:
-    """Returns the rows of a plan with the columns "time", "disk" and "memory" before "why"; the rows as they are without an estimate."""
+    """Returns the rows of a plan with the columns "time", "disk" and "memory" after "state"; the rows as they are without an estimate."""
     found = {estimate.node: estimate for estimate in estimates if estimate.like}
     if not found:
         return [dict(row) for row in rows]

@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.prefect_server import _free_database, main_database, stop
+from flows import prefect_server
+from flows.prefect_server import _free_database, main_database, stop, wait_until_healthy
 from stages.core.contract.errors import StageError
+from stages.processes import free_port
 from tests.conftest import PROJECT, answered, loam
 
 SMALL = ["--set", "crawl.docs.packages=[datasketch]", "--until", "extract"]
@@ -49,6 +51,20 @@ def test_a_database_is_free_again_when_its_server_is_gone(tmp_path: Path) -> Non
     holder.wait(timeout=60)
     with _free_database(tmp_path) as (third, _), _free_database(tmp_path) as (fourth, _):
         assert (third, fourth) == (prefect, prefect / "beside-2")
+
+
+def test_a_server_that_does_not_start_says_what_happened_and_promises_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefect_server, "START_TIMEOUT_S", 0.5)
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as ended:
+        ended.wait()
+        with pytest.raises(StageError, match="The Prefect server ended with exit code 3 before it answered") as caught:
+            wait_until_healthy(free_port(), ended)
+    assert "If it printed a reason" in str(caught.value) and "disk is full" in str(caught.value)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as silent:
+        with pytest.raises(StageError, match=r"The Prefect server did not answer within 0.5 s\.") as caught:
+            wait_until_healthy(free_port(), silent)
+        silent.kill()
+    assert "printed" not in str(caught.value) and "Run the same command again" in str(caught.value)
 
 
 def test_a_second_interrupt_kills_a_server_that_is_stopping(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from flows.cli import printing
+from flows.cli import main, printing
 from flows.cli.options import Common
-from flows.cli.printing import answer, print_nested, print_table
+from flows.cli.printing import answer, print_nested, print_table, with_settings
 from tests.conftest import answered
 
 
@@ -68,6 +69,43 @@ def test_a_piped_table_is_not_cut_wrapped_or_coloured(
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 and all("word " * 60 in line and "x" * 500 in line and "日" * 300 in line for line in lines[1:])
     assert not any("\x1b" in line or line != line.rstrip() for line in lines)
+
+
+def test_a_wide_cell_in_a_pipe_pads_no_other_row_and_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Plans, and the help of a stage, have a reason or a default of hundreds of characters in one row and another column after it."""
+    wide, most = "x" * 500, "y" * printing.PADDED
+    print_table([{"why": wide, "n": 1}, {"why": most, "n": 23}, {"why": "", "n": 4}])
+    assert capsys.readouterr().out.splitlines() == [
+        f"why{' ' * (printing.PADDED - 3)}   n", f"{wide}   1", f"{most}  23", f"{' ' * printing.PADDED}   4"
+    ]  # fmt: skip
+
+
+def test_what_a_user_copies_into_a_recipe_is_printed_as_a_recipe_takes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """YAML reads 32,768 as a text, and a rounded rate trains another model. Counts keep their separators."""
+    settings = {
+        "vocab_size": 32768,
+        "learning_rate": 0.00123456,
+        "tied": True,
+        "phases": [{"tokens": 10000}],
+        "none": None,
+        "engine": "visible",
+    }
+    print_nested({"rows": 32768, "seed": 20261125, "config": {"model": settings}})
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if not line.endswith(":"))
+    assert (lines.pop("rows"), lines.pop("seed")) == ("32,768", "20261125")
+    assert {name: yaml.safe_load(text) for name, text in lines.items()} == settings
+    rows = [
+        {"what": "config.vocab_size", "a": 32768, "b": 600}, {"what": "config.rates", "a": [0.00123456], "b": None},
+        {"what": "rows", "a": 32768, "b": 600},
+    ]  # fmt: skip
+    assert [(row["a"], row["b"]) for row in with_settings(rows)] == [("32768", "600"), ("[0.00123456]", None), (32768, 600)]
+
+
+@pytest.mark.parametrize("command", ["serve", "dashboard", "lineage sql"])
+def test_the_default_of_an_option_can_be_given_as_it_is_shown(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    shown = re.findall(r"default: ([0-9][^\s\]]*)", capsys.readouterr().out)
+    assert shown and all(text.isdigit() for text in shown)
 
 
 def test_a_table_on_a_terminal_is_folded_and_nothing_of_it_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,6 @@ OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "mode
 LFM2_OUTSIDE = OUTSIDE | {"norm.weight": "model.embedding_norm.weight"}
 
 
-def architecture(config: ModelConfig) -> str:
-    """Returns the class of transformers that has the parts of the model."""
-    if config.conv_layers:
-        return "Lfm2ForCausalLM"
-    return "Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"
-
-
 def hugging_face_name(name: str, config: ModelConfig) -> str:
     """Returns the name in transformers of one of our parameters: blocks.3.attention.query.weight is model.layers.3.self_attn.q_proj.weight."""
     renames, outside = (LFM2_RENAMES, LFM2_OUTSIDE) if config.conv_layers else (RENAMES, OUTSIDE)
@@ -64,7 +57,7 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
     """
     import transformers
 
-    kind = getattr(transformers, architecture(config).replace("ForCausalLM", "Config"))
+    kind = getattr(transformers, config.architecture.replace("ForCausalLM", "Config"))
     scaling = {"rope_type": "default"} if config.rope_scaling is None else {"rope_type": "llama3", **config.rope_scaling.model_dump()}
     if config.conv_layers:
         own: dict[str, JsonValue] = {
@@ -86,7 +79,7 @@ def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], speci
     """Returns the transformers model with our weights in `dtype`, in evaluation mode. Arguments: see `hugging_face_config`."""
     import transformers
 
-    model = getattr(transformers, architecture(config))(hugging_face_config(config, special, dtype))
+    model = getattr(transformers, config.architecture)(hugging_face_config(config, special, dtype))
     renamed = {hugging_face_name(name, config): tensor for name, tensor in weights.items()}
     if config.tie_word_embeddings:
         renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]

@@ -144,6 +144,13 @@ class ModelShape(StageConfig):
         """Number of blocks with attention."""
         return self.num_hidden_layers - len(self.conv_layers)
 
+    @property
+    def architecture(self) -> str:
+        """The class of transformers that has the parts of the model, as which it is exported."""
+        if self.conv_layers:
+            return "Lfm2ForCausalLM"
+        return "Qwen3ForCausalLM" if self.qk_norm else "LlamaForCausalLM"
+
 
 class ModelConfig(ModelShape):
     """The whole shape of a model: what the recipe gives, the vocabulary and the context length."""

@@ -1,4 +1,4 @@
-"""A Llama-style decoder: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
+"""The decoder, of which Llama, Qwen3 and LFM2 are settings: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
 Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
 QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the

@@ -233,7 +233,7 @@ def _training(draft: _Draft) -> Iterator[str]:
             f"model: {{num_hidden_layers: {shape.layers}, hidden_size: {shape.hidden}, num_attention_heads: {shape.heads}, num_key_value_heads: "
             f"{shape.kv_heads}, intermediate_size: {shape.ffn}, tie_word_embeddings: true}}"
         )
-        yield from yaml_line(model, f"a Llama-style model of {flops.parameter_count(budget.model) / 1e6:,.1f} M parameters", 2)
+        yield from yaml_line(model, f"{budget.model.architecture} with {flops.parameter_count(budget.model) / 1e6:,.1f} M parameters", 2)
         yield from yaml_line(f"budget: {{tokens: {budget.pretrain.tokens}}}", "how long to train; see above", 2)
         yield from _settings(
             draft,
