@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -74,6 +75,17 @@ def all_packages() -> dict[str, str]:
     """Returns every installed distribution and its version."""
     found = {(d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
     return {name: found[name] for name in sorted(found) if name}
+
+
+def install_command(what: str) -> str:
+    """Returns the shell command that installs packages beside this program, in the versions of constraints.txt.
+
+    Args:
+        what: An extra of pyproject.toml ("[s3]"), or the name of a distribution.
+    """
+    root = Path(__file__).resolve().parents[3]
+    wanted = f"-e {shlex.quote(f'{root}{what}')}" if what.startswith("[") else shlex.quote(what)
+    return f"{shlex.quote(sys.executable)} -m pip install -c {shlex.quote(str(root / 'constraints.txt'))} {wanted}"
 
 
 def utc_now() -> str:

@@ -53,7 +53,7 @@ class Runtime(StageConfig):
     after a second SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Programs that get the metrics of a training while it runs: tensorboard (event files), wandb (an offline run; nothing is sent). Their files
-    are in <home>/trackers/<node>/<first 12 of the key>. They need packages: pip install 'loam[trackers]'."""
+    are in <home>/trackers/<node>/<first 12 of the key>. They need packages: pip install -c constraints.txt -e '.[trackers]'."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""

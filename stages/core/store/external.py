@@ -26,13 +26,14 @@ from typing import NamedTuple, get_args
 from pydantic import BaseModel
 
 from stages.core.contract.declaration import External, ExternalFile
+from stages.core.contract.environment import install_command
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.secrets import redact
 from stages.core.contract.strict_json import read_object
 from stages.core.store.files import write_durably
 from stages.core.store.path_lists import is_path_list, listed_paths
 from stages.core.store.patterns import files_of
-from stages.core.store.remote import describe, local_name, opened
+from stages.core.store.remote import EXTRAS, describe, local_name, missing_package, opened
 
 Remembered = dict[str, tuple[list[int], str]]
 FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag, which one run reads several times
@@ -250,7 +251,7 @@ def _local(value: str, where: str) -> str:
     try:
         return local_name(value)
     except (ValueError, ImportError) as error:
-        raise RecipeError(_reach_fault(value, error), where=where, do=CHECK_URI) from None
+        raise RecipeError(_reach_fault(value, error), where=where, do=_how_to_reach(value, error)) from None
 
 
 def _remote(uri: str, where: str) -> ExternalFile:
@@ -266,7 +267,7 @@ def _remote(uri: str, where: str) -> ExternalFile:
             f"Nothing identifies the content of {uri}: {error}.", where=where, do="Download it and name the local file."
         ) from None
     except (OSError, ValueError, ImportError) as error:
-        raise RecipeError(_reach_fault(uri, error), where=where, do=CHECK_URI) from None
+        raise RecipeError(_reach_fault(uri, error), where=where, do=_how_to_reach(uri, error)) from None
     return ExternalFile(uri, size, identity)
 
 
@@ -299,4 +300,12 @@ def _identity(uri: str) -> tuple[int, str]:
 
 def _reach_fault(uri: str, error: Exception) -> str:
     """Returns a sentence that says why a URI cannot be reached."""
+    if package := missing_package(error):
+        return f"Cannot reach {uri}: the package {package} is not installed."
     return f"Cannot reach {uri}" + (f": {redact(str(error))}" if str(error) not in ("", uri) else ".")
+
+
+def _how_to_reach(uri: str, error: Exception) -> str:
+    """Returns what to do about a URI that cannot be reached."""
+    package = missing_package(error)
+    return f"Install it: `{install_command(EXTRAS.get(package, package))}`" if package else CHECK_URI

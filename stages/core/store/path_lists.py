@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import IO, NamedTuple, cast
 
+from stages.core.contract.environment import install_command
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.secrets import redact
 from stages.core.store.patterns import NAMED
-from stages.core.store.remote import opened
+from stages.core.store.remote import EXTRAS, missing_package, opened
 
 LIST_NAMES = (".paths", ".paths.gz")
 ROOT = "crawl-data"
@@ -111,6 +112,9 @@ def _content(name: str, place: str) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RecipeError(f"The path list cannot be decompressed: {error}.", where=place, do="Download it again.") from None
     except (OSError, ValueError, ImportError) as error:
+        if package := missing_package(error):
+            do = f"Install it: `{install_command(EXTRAS.get(package, package))}`"
+            raise RecipeError(f"Cannot read the path list: the package {package} is not installed.", where=place, do=do) from None
         reason = redact(str(error)) or type(error).__name__
         raise RecipeError(f"Cannot read the path list: {reason}.", where=place, do="Check its name, the network and your rights.") from None
     if len(data) > LIST_BYTES:

@@ -16,6 +16,8 @@ from typing import BinaryIO, cast
 
 NETWORK_FAULTS = (("aiohttp", "ClientConnectionError"), ("aiohttp", "ClientPayloadError"), ("botocore.exceptions", "HTTPClientError"))
 """Exceptions of the libraries under fsspec that mean a network fault. Looked up only if the library is loaded."""
+EXTRAS = {"s3fs": "[s3]", "gcsfs": "[gcs]"}
+"""Package of a file system -> the extra of pyproject.toml that installs it with what it needs."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP status codes of temporary faults (RFC 9110, RFC 6585)."""
 
@@ -65,6 +67,15 @@ def describe(uri: str) -> RemoteFile:
         info = file_system.info(path)
     tag, size = str(info.get("ETag") or info.get("etag") or "").strip(), info.get("size")
     return RemoteFile(None if size is None else int(size), "" if tag.startswith("W/") else tag.strip('"'))
+
+
+def missing_package(error: BaseException | None) -> str:
+    """Returns the package whose absence is behind an error: that of a file system (s3fs, gcsfs), for example. Empty for another reason."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return error.name.partition(".")[0]
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def local_name(uri: str) -> str:

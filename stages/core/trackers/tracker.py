@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from stages.core.contract.environment import install_command
 from stages.core.contract.errors import RecipeError
 
 Values = Mapping[str, float]
@@ -59,7 +60,7 @@ def refuse_missing_packages(names: Iterable[str]) -> None:
             raise RecipeError(
                 f"The package {name} is not installed.",
                 where="runtime.trackers",
-                do=f"pip install -c constraints.txt {name} (or `pip install 'loam[trackers]'`), or leave {name} out of runtime.trackers.",
+                do=f"pip install -c constraints.txt {name} (all trackers: `{install_command('[trackers]')}`), or leave {name} out of runtime.trackers.",
             )
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,9 +21,9 @@ import pytest
 from stages.core.contract.declaration import ExternalFile
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.store import external
-from stages.core.store.external import changed, resolve_files
+from stages.core.store.external import ListLimit, changed, resolve_files
 from stages.core.store.remote import RemoteFile, describe, local_name
-from tests.conftest import run_stage
+from tests.conftest import PROJECT, run_stage
 from tests.core.toys import WORDS, run_words
 
 
@@ -86,6 +90,38 @@ def test_local_content_is_hashed_however_it_is_named(tmp_path: Path, form: str) 
     file.write_text("one\nTWO")
     assert changed(first[0], {}) == "changed"
     assert run_stage(WORDS, {"files": [uri]}, {}, home).manifest["key"] != before
+
+
+@pytest.mark.parametrize(
+    ("uri", "package", "extra"),
+    [
+        ("s3://bucket/x.warc.gz", "s3fs", "[s3]"),
+        ("s3a://bucket/x.warc.gz", "s3fs", "[s3]"),
+        ("gs://bucket/x.warc.gz", "gcsfs", "[gcs]"),
+        ("gcs://bucket/warc.paths", "gcsfs", "[gcs]"),
+        ("hf://datasets/a/b.parquet", "huggingface_hub", ""),
+        ("https://host/x.warc.gz", "aiohttp", ""),
+        ("abfs://container/x.warc.gz", "adlfs", ""),
+        ("sftp://host/x.warc.gz", "paramiko", ""),
+    ],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    uri: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command works in any folder: it names this Python, the pinned versions and, for an extra, this clone. pyproject.toml has the extra."""
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, uri.partition("://")[0], raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in ("http", "sftp"):
+        monkeypatch.delitem(sys.modules, f"fsspec.implementations.{module}", raising=False)
+    with pytest.raises(RecipeError, match="the package" if uri.endswith(".paths") else "^Cannot reach") as caught:
+        resolve_files([uri], {}, "crawl.warcs", ListLimit("crawl.first_files", 1) if uri.endswith(".paths") else None)
+    assert f"the package {package} is not installed." in str(caught.value)
+    (command,) = re.findall("`(.*)`", caught.value.do)
+    python, *words, wanted = shlex.split(command)
+    assert python == sys.executable and words[:4] == ["-m", "pip", "install", "-c"] and Path(words[4]) == PROJECT / "constraints.txt"
+    assert wanted == (f"{PROJECT}{extra}" if extra else package) and words[5:] == (["-e"] if extra else [])
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert not extra or package in extras[extra.strip("[]")]
 
 
 def test_a_link_that_points_elsewhere_is_another_file(tmp_path: Path) -> None:
