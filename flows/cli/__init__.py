@@ -31,6 +31,7 @@ from flows.cli import (
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
+from flows.cli.usage_errors import usage_error
 from flows.trials import decide_command, sweep_commands
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
 from stages.core.contract.secrets import redact
@@ -153,8 +154,8 @@ def _parsed(words: list[str]) -> tuple[Callable[..., int | None], BoundArguments
             raise RecipeError("No command is named.", do=f"`{' '.join(('loam', *chain))} --help` lists the commands.")
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        known = error.command_chain or ()
-        raise RecipeError(str(error), do=f"`{' '.join(('loam', *known))} --help` explains it.") from error
+        clear: RecipeError = usage_error(error, app, words)
+        raise clear from error
     common: Common = bound.arguments.get("common", COMMON)
     if "common" in bound.signature.parameters:
         bound.arguments["common"] = replace(common, command=" ".join(chain))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -90,6 +91,26 @@ def test_an_example_is_a_command_line_of_its_command(command: str, line: str) ->
     assert program == "loam"
     _, bound = cli._parsed(words)
     assert bound.arguments["common"].command == command
+
+
+@pytest.mark.parametrize("command", registered())
+def test_too_few_and_too_many_arguments_are_told_in_the_words_of_the_help(command: str) -> None:
+    """What is wrong, where, and how the command is written; no word of the parser."""
+    arguments = inspect.signature(registered()[command].default_command).parameters.values()
+    positional = [one for one in arguments if one.kind is one.POSITIONAL_ONLY]
+    many = any("tuple[" in str(one.annotation) for one in positional)
+    wrong = [] if many else [["a"] * (len(positional) + 2)]
+    wrong += [[]] if any(one.default is one.empty for one in arguments) else []
+    assert wrong
+    for words in wrong:
+        with pytest.raises(RecipeError) as caught:
+            cli._parsed([*command.split(), *words])
+        error = caught.value
+        assert error.where == " ".join(("loam", command, *words)) and f"`loam {command}" in error.do and "--help` explains it" in error.do
+        assert re.search("too many" if positional and words else "too many|needs", error.what) and not re.search(
+            "[Tt]oken|[Pp]arameter|argument\\.|requires", str(error)
+        )
+        assert all(one.name.upper() in error.do for one in positional)
 
 
 def test_the_commands_of_the_readme_exist() -> None:
