@@ -243,7 +243,8 @@ def test_what_cannot_be_answered_is_said(made: Made, tmp_path: Path) -> None:
     database.update(home)
     with pytest.raises(RecipeError, match="The texts that decontaminate-1 was made from have no index") as caught:
         trace_text.trace_text(home, trace_start.start(home), "words", 6)
-    assert "Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`." in str(caught.value)
+    assert "Build one: `loam stage text_index tiny-1 --set text_index.piece_mib=256`." in str(caught.value)
+    assert "With `text_index: {piece_mib: 256}` in the recipe, every run builds one." in str(caught.value)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -259,7 +260,7 @@ def test_an_index_of_an_older_version_is_refused(made: Made, tmp_path: Path, ver
     database.update(home)
     with pytest.raises(RecipeError, match="The index .* that pretrain-1 was made from was built by an older version") as caught:
         trace_text.trace_text(home, trace_start.start(home), "words", 6)
-    assert str(folder) in str(caught.value) and "Run `loam stage text_index RECIPE`." in str(caught.value)
+    assert str(folder) in str(caught.value) and "Build it again: `loam stage text_index " in str(caught.value)
 
 
 @pytest.mark.parametrize("left", [0, 401, 400, None])

@@ -113,7 +113,7 @@ def _texts(ask: database.QueryFunction, home: Path, of: Start) -> StartTexts:
         why = f"their index {newest.artifact} was built by an older version" if newest else f"no index holds {artifact}"
         not_searched[kind] = f"{why}; run `{_command(ask, artifact)}`"
     if not searched:
-        what, where, do = _refusal(home, of, made, older)
+        what, where, do = _refusal(home, of, made, older, _command(ask, next(iter(made.artifacts.values()), "")))
         raise RecipeError(what, where=where, do=do)
     return StartTexts(tuple(searched), {kind: not_searched[kind] for kind in TextKind if kind in not_searched})
 
@@ -176,17 +176,25 @@ def _cut(ask: database.QueryFunction, of: Start, gone: Mapping[str, str], nodes:
     return ""
 
 
-def _refusal(home: Path, of: Start, made: _Made, older: str) -> tuple[str, str, str]:
-    """Returns why nothing is searched, where, and what to do. older: an index that an older version built; empty if there is none."""
+def _refusal(home: Path, of: Start, made: _Made, older: str, command: str) -> tuple[str, str, str]:
+    """Returns why nothing is searched, where, and what to do.
+
+    Args:
+        home: the home folder.
+        of: the start of the answer.
+        made: of what texts it was made.
+        older: an index that an older version built; empty if there is none.
+        command: builds an index.
+    """
     texts = f"that {of.alias} was made from"
     if older:
         what = f"The index of the texts {texts} was built by an older version."
-        return what, str(home / "artifacts" / older), "Run `loam stage text_index RECIPE`."
+        return what, str(home / "artifacts" / older), f"Build it again: `{command}`."
     if made.unknown and not made.artifacts:
         what = f"The texts {texts} are not known: {'; '.join(dict.fromkeys(made.unknown.values()))}."
         return what, str(home), "Name another start with --checkpoint or --run."
     where = f"{', '.join(made.artifacts.values()) or of.artifact} of {home}"
-    do = "Write `text_index: {piece_mib: 256}` into the recipe and run `loam stage text_index RECIPE`."
+    do = f"Build one: `{command}`. With `text_index: {{piece_mib: 256}}` in the recipe, every run builds one."
     return f"The texts {texts} have no index.", where, do
 
 
