@@ -342,6 +342,7 @@ STAGE = Stage(
     versions=(
         "given WARC files, a site, or the documentation of installed packages",
         "links are read in the charset that extract finds; a WARC file whose beginning is damaged is taken",
+        "the charset of links is found as browsers find it",
     ),
     distributions=("warcio",),
     fault=fault,

@@ -288,7 +288,7 @@ STAGE = Stage(
         "text_chars": "characters of text",
         "files": "WARC files",
         "contradicted_bodies": "pages whose body contradicts the HTTP header",
-    },  # fmt: skip
+    },
     output="documents",
     tables=(DOCUMENTS, LINES, DECISIONS, FILES),
     unit="documents",
@@ -304,7 +304,8 @@ STAGE = Stage(
         "what a page says against its use (noindex, noai, tdm-reservation and others) is recorded, and pages can be dropped by it",
         "all visible text with marks per line; formulas as TeX; boilerplate detects the language",
         "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; and numbers of ASCII are read",
-        "ids are unique over all sources of a crawl; HTTP bodies that contradict their headers are read as far as possible",
+        "ids are unique over all sources of a crawl; HTTP bodies that contradict their headers are read as far as possible; "
+        "charsets are found as browsers find them, and HZ, ISO-2022-KR, ISO-2022-CN and UTF-7 are dropped as charset",
     ),
     distributions=("fastwarc", "resiliparse", "brotli", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,

@@ -26,6 +26,7 @@ STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})(?!\d)")
 FOLD = re.compile(r"\r?\n[ \t]+")
 HEAD_END = re.compile(rb"\r?\n\r?\n")
 EACH_COUNTS = "x-robots-tag"  # each field of this name can be addressed to another crawler
+CHARSET = re.compile(r";\s*charset\s*=\s*(\"[^\"]*\"|[^;,]*)", re.IGNORECASE)  # the first one counts (the MIME Sniffing standard)
 CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\n]*)?\r?\n")
 BOUNDARY = re.compile(rb"\r\n(?=[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]{0,1000})?\r\n)")
 BAD_SIZE = re.compile(rb"[ \t]*[^\s<]{1,16}[ \t]*\r\n")  # a line in the place of a chunk size
@@ -113,8 +114,8 @@ def read_answer(block: bytes) -> tuple[int, dict[str, str], bytes] | None:
 
 def content_type(value: str) -> tuple[str, str]:
     """Returns ("text/html", "utf-8") for "Text/HTML; charset=UTF-8"."""
-    mime, _, parameters = value.lower().partition(";")
-    return mime.strip(), parameters.partition("charset=")[2].partition(";")[0].strip().strip("\"'")
+    charset = CHARSET.search(value)
+    return re.split("[;,]", value, maxsplit=1)[0].strip().lower(), charset[1].strip("\"' ").lower() if charset else ""
 
 
 def decode_body(body: bytes, headers: Mapping[str, str], limits: WarcLimits) -> DecodedBody:

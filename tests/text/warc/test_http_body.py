@@ -255,6 +255,10 @@ def test_fields_of_a_head() -> None:
     assert read_fields(b"first\r\nno field\r\n X\r\nA :  1 \r\nB:\r\n 2\r\na: 3\r\n folded into nothing") == {"a": "1", "b": "2"}
 
 
-def test_content_types() -> None:
-    assert content_type("Text/HTML ; Charset='UTF-8'; x=y") == ("text/html", "utf-8")
-    assert content_type("") == ("", "")
+@pytest.mark.parametrize(("value", "expected"), [
+    ("Text/HTML ; Charset='UTF-8'; x=y", ("text/html", "utf-8")), ("", ("", "")), ("text/html;charset=a;charset=b", ("text/html", "a")),
+    ('text/html; charset = "koi8-r;" ; x', ("text/html", "koi8-r;")), ("text/html; nocharset=a", ("text/html", "")),
+    ("text/html, text/plain; charset=a, b", ("text/html", "a")), ("text/html; charset=", ("text/html", "")),
+])  # fmt: skip
+def test_content_types(value: str, expected: tuple[str, str]) -> None:
+    assert content_type(value) == expected
