@@ -1,7 +1,7 @@
 """extract: extracts the visible text of every page in a crawl and records a decision for every record.
 
-The stage reads WARC responses, and WET conversions and rows of Parquet or JSON Lines files, whose text it takes as it is. With each page's
-text it records what the HTML says of each line, from which boilerplate finds the page's body.
+The stage reads WARC responses and resources, and WET conversions and rows of Parquet or JSON Lines files, whose text it takes as it is.
+With each page's text it records what the HTML says of each line, from which boilerplate finds the page's body.
 
 Guarantee: each record and each unreadable part of a file gets one decision, and files.parquet counts them per file and reason. The same
 bytes give the same output in file and record order. Neither the number of workers nor the load of the machine changes it, because no
@@ -305,7 +305,8 @@ STAGE = Stage(
         "all visible text with marks per line; formulas as TeX; boilerplate detects the language",
         "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; and numbers of ASCII are read",
         "ids are unique over all sources of a crawl; HTTP bodies that contradict their headers are read as far as possible; "
-        "charsets are found as browsers find them, and HZ, ISO-2022-KR, ISO-2022-CN and UTF-7 are dropped as charset",
+        "charsets are found as browsers find them, and HZ, ISO-2022-KR, ISO-2022-CN and UTF-7 are dropped as charset; "
+        "resource records are pages by content type and content, and so are conversions that are not plain text",
     ),
     distributions=("fastwarc", "resiliparse", "brotli", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,

@@ -296,10 +296,12 @@ def _page_text(record: WarcRecord) -> Iterator[str]:
     """Yields the main text of a page, unless it is empty or too costly to find."""
     from stages.text.warc.charset import decode_page
     from stages.text.warc.html import ParserError, TooCostlyError, extract_text, tidy
+    from stages.text.warc.record_choice import is_plain_text
 
     try:
-        page = decode_page(record.body, record.charset)[0] if record.type == "response" else record.body.decode("utf-8", "replace")
-        text = extract_text(page) if record.type == "response" else tidy(page)
+        plain = is_plain_text(record)
+        page = record.body.decode("utf-8", "replace") if plain else decode_page(record.body, record.charset)[0]
+        text = tidy(page) if plain else extract_text(page)
     except (TooCostlyError, ParserError):
         return
     if text:

@@ -16,7 +16,7 @@ from stages.text.warc.html import TooCostlyError, extract_text, tidy
 from stages.text.warc.http_body import BodyFault
 from stages.text.warc.opt_outs import OptOut, opt_outs
 from stages.text.warc.page_reasons import PageReason
-from stages.text.warc.record_choice import unwanted
+from stages.text.warc.record_choice import is_plain_text, unwanted
 from stages.text.warc.records import WarcRecord
 from stages.text.warc.visible_text import visible_text
 
@@ -84,7 +84,7 @@ def read_page(record: WarcRecord, rules: PageRules) -> ExtractedPage:
     reason = unwanted(record, rules.statuses, rules.mimes)
     if reason:
         return ExtractedPage(reason, len(record.body) or record.size_bytes)
-    is_page = record.type == "response"
+    is_page = not is_plain_text(record)
     page, encoding = decode_page(record.body, record.charset) if is_page else (record.body.decode("utf-8", "replace"), "utf-8")
     said = opt_outs(record.headers, page) if is_page else ()
 

@@ -22,7 +22,7 @@ class PageReason(StrEnum):
     BAD_LENGTH = "bad_length"
     """The length that the record states is wrong."""
     NOT_A_PAGE = "not_a_page"
-    """A record of another kind, such as a request."""
+    """A record of another kind, such as a request, or a resource that is not of the web, such as the log of a crawler."""
     REVISIT = "revisit"
     """A record that only refers to an earlier capture."""
     BAD_HTTP = "bad_http"

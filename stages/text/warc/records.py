@@ -329,9 +329,9 @@ def _record(ordinal: int, offset: int, frame: _Frame, limits: WarcLimits, stored
     if kind not in BODIES:
         return bare
     mime, charset = content_type(fields.get("content-type", ""))
-    if kind != "response":
+    answer = read_answer(frame.block) if kind == "response" or mime == "application/http" else None
+    if answer is None and kind != "response":
         return replace(bare, mime=mime, charset=charset, body=frame.block)
-    answer = read_answer(frame.block)
     if answer is None:  # a response of another protocol, such as dns:
         return replace(bare, problem=PageReason.BAD_HTTP if bare.url.startswith("http") else PageReason.NOT_HTTP)
     status, headers, body = answer
