@@ -22,7 +22,7 @@ from stages.core.store import integrity
 from stages.core.store.continued_run import built_again
 from stages.core.store.home import OTHER_HOME, refuse_odd
 from stages.core.trackers.tracker import refuse_missing_packages
-from stages.queries.imported import imported_artifacts, refuse_unfit_replay
+from stages.queries.imported import imported_artifacts, refuse_missing_headers, refuse_unfit_replay
 from stages.queries.plan import Plan, Step, make_plan
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,6 +116,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     kinds = {node.name: stage_of(node).output for node in pipeline()}
     given = [recipe, *(word for setting in settings for word in ("--set", setting)), *(["--home", home] if home else [])]
     session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked), shlex.join(given))
+    refuse_missing_headers(checked, session.imported, session.off)
     refuse_unfit_replay(checked, session.imported, session.off)
     return session
 

@@ -89,5 +89,5 @@ def _described(path: Path, recorded: dict[str, JsonValue]) -> str:
 
     described: dict[str, JsonValue] = json.loads(path.read_text(encoding="utf-8"))
     special = recorded["special"]
-    roles = {role: special[role] for role in ("bos", "eos", "pad")} if isinstance(special, dict) else {}
+    roles = {role: special.get(role, special["eos"]) for role in ("bos", "eos", "pad")} if isinstance(special, dict) else {}
     return difference({name: described.get(name) for name in ("dtype", *roles)}, {"dtype": recorded["dtype"], **roles}, "tokens.json")

@@ -1,9 +1,9 @@
 """encode: encodes documents as tokens: one flat file of ids per shard, and one span per document.
 
 Guarantee: every document is bos ids eos, in the order of the documents; bos and eos are <|begin_of_text|> and <|end_of_text|>, or the
-tokens that an imported tokenizer has for them. The spelling of a special token in a text is encoded as ordinary characters. Decoding
-returns the text. The ids are those of Hugging Face tokenizers, whatever the engine: a sample of the documents is encoded by both, and one
-difference fails the stage.
+tokens that an imported tokenizer has for them; without bos, a document begins with eos, which separates documents. The spelling of a special
+token in a text is encoded as ordinary characters. Decoding returns the text, in NFC or NFD if the tokenizer's normalizer gives that. The ids
+are those of Hugging Face tokenizers, whatever the engine: a sample of the documents is encoded by both, and one difference fails the stage.
 Cost: by gigatoken about 50 MB of text per second and core, where tokenizers take 2 (`python -m tests.bench.bench_encode`); the sample is
 a thousandth of the text, and at least a document of each shard. One row group in memory, and the ids of PIECE_BYTES of text.
 Source: gigatoken and Hugging Face tokenizers; the flat layout is that of nanoGPT and Megatron.
@@ -90,7 +90,7 @@ class EncodeTask:
         engine: Name of the engine.
         shard: Number of the shard.
         dtype: Type of a token id in the file: "uint16" or "uint32".
-        bos: Id before a document.
+        bos: Id before a document: that of bos, or of eos in a tokenizer without bos.
         eos: Id after a document.
         seed: Seed of the sample.
     """
@@ -130,7 +130,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     engine = _engine(config, path, ctx)
     vocab_size = engine.definition.get_vocab_size()
     form = chat_format(engine.definition, read_chat_tokens(path.parent))
-    bos, eos, pad = (form.ids[token] for token in (form.tokens.bos, form.tokens.eos, form.tokens.pad))
+    bos, eos, pad = form.document_start, form.ids[form.tokens.eos], form.ids[form.tokens.pad]
     dtype = id_dtype(vocab_size)
     documents = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
     tasks = [EncodeTask(p, path, engine.name, n, dtype, bos, eos, ctx.seed) for n, p in enumerate(documents)]

@@ -128,7 +128,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     prompts = _prompts(config, tokenizer, {name: questions[name] for name in in_chat}, validation) if config.generated_tokens else []
     written = generations.rows(model, tokenizer, prompts, config.generated_tokens, max_length)
     write_rows(out / "generations.parquet", schema(**GENERATIONS.types), written)
-    _write_harness(out / "harness.json", config, scores, max_length)
+    _write_harness(out / "harness.json", config, scores, max_length, tokenizer.bos_token_id is not None)
     summary = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
     return Outcome(rows=len(samples), summary=summary)
 
@@ -219,7 +219,7 @@ def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> l
     ]
 
 
-def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], max_length: int) -> None:
+def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], max_length: int, bos: bool) -> None:
     from importlib.metadata import version
 
     names = sorted({score.task for score in scores} - {VALIDATION})
@@ -229,7 +229,9 @@ def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], ma
         "chat_template": config.chat,
         **({"plain_tasks": list(config.plain_tasks)} if config.plain_tasks else {}),
         "max_length": max_length,
-        "context_begins_with": "one beginning-of-text token",
+        "context_begins_with": "one beginning-of-text token"
+        if bos
+        else "nothing; an empty context and a document with one end-of-text token",
     }
     path.write_text(json.dumps(described, indent=1) + "\n")
 

@@ -43,7 +43,7 @@ class ExportConfig(StageConfig):
 
 
 def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes the model folder, loads it again and compares the logits. The tokenizer must have the vocabulary size of the model.
+    """Writes the model folder, loads it again and compares the logits. The model has a row for every id of the tokenizer, or more.
 
     Returns:
         The outcome. Its rows are the parameters.
@@ -114,14 +114,13 @@ def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, in
     from stages.text.tokenizer.bpe import load_chat_format
 
     loaded = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    if loaded.get_vocab_size() != vocab_size:
+    if loaded.get_vocab_size() > vocab_size:
         raise StageError(
             f"The tokenizer has {loaded.get_vocab_size()} entries, but the model was trained with {vocab_size}.",
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
-    form = load_chat_format(tokenizer)
-    return {role: form.ids[token] for role, token in form.tokens.by_role().items()}
+    return load_chat_format(tokenizer).special
 
 
 def report_section(artifact: Artifact) -> Section:

@@ -81,14 +81,14 @@ def refuse_unfit_mixture(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx
         ctx: The stage's context.
 
     Raises:
-        StageError: The tokens have another vocabulary than the model, or the sequences of the mixture have another length than its context.
+        StageError: The tokens have ids for which the model has no row, or the sequences of the mixture have another length than its context.
     """
     from stages.lm.data.mixture import read_mixture
     from stages.lm.data.replayed_sequences import other_length
 
     tokens = inputs[REPLAYED_TOKENS]
     theirs = json.loads((tokens.path / "tokens.json").read_text())["vocab_size"]
-    if theirs != shape.vocab_size:
+    if theirs > shape.vocab_size:
         raise StageError(
             f"sft.replay cannot use the tokens of encode: their vocabulary has {theirs} entries, that of the model {shape.vocab_size}.",
             where=f"node {ctx.node}",

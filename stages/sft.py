@@ -143,7 +143,7 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     records = cast("list[ConversationRecord]", list(parquet.read_rows(inputs["conversations"].path / "conversations.parquet")))
     quotes = held_out_quotes(records, inputs, ctx)
     tokenizer = Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json"))
-    if tokenizer.get_vocab_size() != shape.vocab_size:
+    if tokenizer.get_vocab_size() > shape.vocab_size:
         raise StageError(
             f"The tokenizer has {tokenizer.get_vocab_size()} entries, but the model was trained with {shape.vocab_size}.",
             where=f"node {ctx.node}",

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 SNIPPET = 'Correct it: from tokenizers import Tokenizer; tokenizer = Tokenizer.from_file("tokenizer.json"); ...; tokenizer.save("tokenizer.json").'
 IDENTITY = ("tokenizer.json", "tokenizer_config.json")
-IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json")
+"""Files of an import. config.json is that of a model: its rows limit how many tokens are added."""
 
 
 class TrainTokenizer(StageConfig):
@@ -244,7 +245,10 @@ STAGE = Stage(
     unit="vocabulary entries",
     section=report_section,
     does="byte-level BPE with chat tokens and template",
-    versions=("first version",),
+    versions=(
+        "first version",
+        "imports: without bos where the tokenizer has none, one token for padding and the end as given, within the rows of the model's config.json",
+    ),
     distributions=("tokenizers", "numpy", "numba", "pyarrow"),
     importer=Importer(IMPORTABLE, import_files, maps=TOKEN_ROLES),
 )

@@ -78,9 +78,8 @@ def sampler(config: SequenceTraining, tokenizer: Artifact, context: int, ctx: Co
     if not config.sample_every_steps:
         return None
     plain, form = load_plain(tokenizer.path / "tokenizer.json"), load_chat_format(tokenizer.path)
-    begin = form.ids[form.tokens.bos]
     prompts = tuple(
-        tuple(chats.render_prompt([{"role": "user", "content": text}], form) if chat else [begin, *form.encode(text)])
+        tuple(chats.render_prompt([{"role": "user", "content": text}], form) if chat else [form.document_start, *form.encode(text)])
         for text in config.sample_prompts
     )
     for text, ids in zip(config.sample_prompts, prompts, strict=True):

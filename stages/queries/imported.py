@@ -88,6 +88,32 @@ def refuse_unfit_replay(recipe: Recipe, imported: Mapping[str, Artifact], off: C
     raise RecipeError(what, where=f"{recipe.source}: sft.replay, {setting}", do=do)
 
 
+def refuse_missing_headers(recipe: Recipe, imported: Mapping[str, Artifact], off: Collection[str]) -> None:
+    """Checks that an imported tokenizer has what the recipe's chats need.
+
+    Args:
+        recipe: the recipe.
+        imported: node -> the imported artifact.
+        off: the nodes that the recipe leaves off.
+
+    Raises:
+        RecipeError: a node trains on chats or asks in their form, and the tokenizer has no tokens for the headers of messages.
+    """
+    from stages.text.tokenizer.bpe import read_chat_tokens
+
+    running = [node for node in recipe.sections if node not in imported and node not in off]
+    chats = next((node for node in running if node in ("sft", "dpo") or getattr(recipe.sections[node], "chat", False)), "")
+    tokenizer = imported.get(TOKENIZER)
+    if tokenizer is None or not chats or read_chat_tokens(tokenizer.path).can_chat:
+        return
+    name = manifest.artifact_id(tokenizer)
+    raise RecipeError(
+        f"{chats} uses chats, but the tokenizer {name} has no tokens for their headers, and its model no row for new ones.",
+        where=f"{recipe.source}: import.{TOKENIZER}",
+        do=f"Import {TOKENIZER} again with tokens that it has, such as --map 'start_header=<s>' --map 'end_header=<unk>', or leave {chats} off.",
+    )
+
+
 def _refuse_other_mixture(recipe: Recipe, base: Artifact, imported: Mapping[str, Artifact]) -> None:
     """Refuses an imported mixture, or imported tokens, beside a model that Loam trained on others. The runner would refuse them only at sft.
 
@@ -134,8 +160,9 @@ def _choices(home: Path, node: str, kind: str, wanted: str = "") -> str:
 def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tokenizer: Artifact | None) -> None:
     """Refuses an imported checkpoint whose tokenizer visibly differs from that of the pipeline.
 
-    This check compares what is known before the run: vocabulary size and the sha256 of tokenizer.json. A checkpoint that Loam trained
-    names its tokenizer in its inputs, which the runner compares.
+    This check compares what is known before the run: the number of ids, and the sha256 of the tokenizer.json that was given. A checkpoint that
+    Loam trained names its tokenizer in its inputs, which the runner compares. A published model can have more rows than its tokenizer has
+    ids; the tokens of training never reach them.
 
     Args:
         recipe: the recipe.
@@ -158,16 +185,26 @@ def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tok
         theirs = getattr(recipe.sections[TOKENIZER], "vocab_size")  # noqa: B009 - a stage's config is known by name only here
     else:
         theirs = tokenizer.summary["vocab_size"]
-    if theirs != size:
+    noted, given = checkpoint.summary.get("tokenizer_sha256"), _given_sha256(tokenizer)
+    if theirs > size or (tokenizer is None and theirs != size):
         raise RecipeError(
             f"The checkpoint {name} has a vocabulary of {size:,}, the pipeline's tokenizer one of {theirs:,}.",
             where=where,
-            do="Import the tokenizer that the model was trained with.",
+            do=f"Import {TOKENIZER} again from the whole folder of the model: beside config.json, no token is added for which the model has no row."
+            if noted and noted in given
+            else "Import the tokenizer that the model was trained with.",
         )
-    noted = checkpoint.summary.get("tokenizer_sha256")
-    if tokenizer and noted and noted not in {f["sha256"] for f in tokenizer.manifest["files"]}:
+    if tokenizer and noted and noted not in given:
         raise RecipeError(
             f"The checkpoint {name} came with another tokenizer.json than that of {manifest.artifact_id(tokenizer)}.",
             where=where,
             do=f"Import {TOKENIZER} from the folder that the checkpoint came from.",
         )
+
+
+def _given_sha256(tokenizer: Artifact | None) -> set[str]:
+    """Returns the sha256 of each file of a tokenizer, and of each that it was imported from: the import may have added tokens."""
+    if tokenizer is None:
+        return set()
+    given = {file["identity"].removeprefix("sha256:") for file in tokenizer.manifest["external"].get("imported", [])}
+    return given | {file["sha256"] for file in tokenizer.manifest["files"]}

@@ -213,8 +213,11 @@ def import_again(home: Path, node: str, path: Path, name: str) -> Artifact:
 
 
 def test_a_checkpoint_and_a_tokenizer_that_do_not_fit_are_refused(home: Path, tmp_path: Path) -> None:
+    import_again(home, "train_tokenizer", tiny_model.write(tmp_path / "larger", vocab_size=320), "large")
+    with pytest.raises(RecipeError, match=r"The checkpoint pretrain/\w+ has a vocabulary of 310, the pipeline's tokenizer one of 320"):
+        opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "large"})
     import_again(home, "train_tokenizer", tiny_model.write(tmp_path / "smaller", vocab_size=300), "small")
-    with pytest.raises(RecipeError, match=r"The checkpoint pretrain/\w+ has a vocabulary of 310, the pipeline's tokenizer one of 300"):
+    with pytest.raises(RecipeError, match=r"came with another tokenizer.json than that of train_tokenizer/\w+"):
         opened(home, {"decontaminate": "animals", "pretrain": "base", "train_tokenizer": "small"})
     same = tiny_model.write(tmp_path / "same")
     raw = json.loads((same / "tokenizer.json").read_text())

@@ -48,6 +48,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "text_index": ("tests/stages/test_text_index.py",),
     "queries/tracing/outcomes": ("tests/queries/test_trace_tuning.py", "tests/queries/test_outcomes.py"),
     "queries/tracing/trace_text": ("tests/queries/test_trace_text.py", "tests/queries/test_trace_text_examples.py"),
+    "queries/tracing/token_range": ("tests/queries/test_token_range.py", "tests/queries/test_trace_text.py"),
     "queries/tracing/indexed_texts": ("tests/queries/test_trace_text_indexes.py", "tests/queries/test_trace_text.py"),
     "queries/tracing/span_examples": ("tests/queries/test_trace_text_examples.py",),
     "queries/receipts": ("tests/queries/test_receipts.py",),

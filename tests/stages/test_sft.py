@@ -98,10 +98,10 @@ def test_too_few_conversations(chain: Chain, tmp_path: Path) -> None:
 
 
 def test_another_tokenizer_is_refused(chain: Chain, tmp_path: Path) -> None:
-    other = run_stage(train_tokenizer.STAGE, {"vocab_size": 290}, {"documents": documents(tmp_path / "d", [sentences(150, 5)])}, tmp_path)
+    other = run_stage(train_tokenizer.STAGE, {"vocab_size": 310}, {"documents": documents(tmp_path / "d", [sentences(150, 5)])}, tmp_path)
     foreign = replace(chain.pretrained, manifest={**chain.pretrained.manifest, "inputs": {}})  # like the manifest of an imported model
     inputs = {"checkpoint": foreign, "conversations": chain.conversations, "tokenizer": other}
-    with pytest.raises(StageError, match="The tokenizer has 290 entries, but the model was trained with 300"):
+    with pytest.raises(StageError, match="The tokenizer has 310 entries, but the model was trained with 300"):
         run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
 
 

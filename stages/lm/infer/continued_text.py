@@ -17,7 +17,7 @@ import torch
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is given. source: "recipe", or the item or document it was taken from. ids: its tokens, with a BOS at the start."""
+    """What a model is given. source: "recipe", or the item or document it was taken from. ids: its tokens, with the BOS if there is one."""
 
     source: str
     text: str
@@ -33,7 +33,7 @@ class Continuation:
 
 
 def prompt_ids(tokenizer: Any, text: str, chat: bool) -> list[int]:
-    """Returns the tokens of a prompt, with one BOS: the text as it is, or as the question of a user in the chat format.
+    """Returns the tokens of a prompt, with one BOS if the tokenizer has one: the text as it is, or as the question of a user in the chat format.
 
     Args:
         tokenizer: A transformers tokenizer.
@@ -42,7 +42,8 @@ def prompt_ids(tokenizer: Any, text: str, chat: bool) -> list[int]:
     """
     if chat:
         text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=not (chat and text.startswith(tokenizer.bos_token)))
+    begins = bool(tokenizer.bos_token) and text.startswith(tokenizer.bos_token)
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=not (chat and begins))
     return ids
 
 

@@ -52,7 +52,7 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
 
     Args:
         config: Shape of the model.
-        special: Token ids under the names bos, eos and pad.
+        special: Token ids under the names eos, pad and, if there is one, bos.
         dtype: "float32" or "bfloat16".
     """
     import transformers
@@ -71,7 +71,7 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
         num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings, tie_word_embeddings=config.tie_word_embeddings,
         rope_parameters={"rope_theta": config.rope_theta, **scaling}, **own,
-        bos_token_id=special["bos"], eos_token_id=special["eos"], pad_token_id=special["pad"], dtype=dtype,
+        bos_token_id=special.get("bos"), eos_token_id=special["eos"], pad_token_id=special["pad"], dtype=dtype,
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """The model that lm-eval's tasks query: an LM class of lm-eval over stages/lm/infer/score.py.
 
 Guarantee: the log-likelihoods equal those of lm-eval's HF wrapper with a BOS before the context, except in rolling perplexity: the wrapper
-adds a second BOS there, and this class does not. Equal requests of one call are computed once.
+adds a second BOS there, and this class does not. Of a tokenizer without BOS they equal the wrapper's, which puts nothing before a context and
+the end-of-text token before a text without context. Equal requests of one call are computed once.
 Cost: every distinct request goes through the model once, in batches.
 Source: lm-eval 0.4.13, TemplateLM.
 """
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 class ChatTokenizer(Protocol):
     """The part of a transformers tokenizer that this module uses."""
 
-    bos_token: str
-    bos_token_id: int
+    bos_token: str | None
+    bos_token_id: int | None
     eos_token_id: int
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -63,8 +64,8 @@ class LogLikelihoods:
 
     @property
     def prefix_token_id(self) -> int:
-        """The id of the token before a text without context: the BOS."""
-        return self.tokenizer.bos_token_id
+        """The id of the token before a text without context: the BOS; without BOS the end-of-text token."""
+        return self.tokenizer.eos_token_id if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
 
     @property
     def tokenizer_name(self) -> str:
@@ -76,9 +77,9 @@ class LogLikelihoods:
         return self.tokenizer.apply_chat_template(chat_history, tokenize=False, add_generation_prompt=add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Returns the token ids of a text. By default they begin with one BOS, also if the text itself begins with it."""
+        """Returns the token ids of a text. By default they begin with one BOS if there is one, also if the text itself begins with it."""
         if add_special_tokens is None:
-            add_special_tokens = not string.startswith(self.tokenizer.bos_token)
+            add_special_tokens = not (self.tokenizer.bos_token and string.startswith(self.tokenizer.bos_token))
         known = f"{add_special_tokens:d}{string}"
         if known not in self._known:
             self._known[known] = self.tokenizer.encode(string, add_special_tokens=add_special_tokens)

@@ -11,10 +11,8 @@ repeats itself, against documents that repeat the same, takes time with the squa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,14 +21,13 @@ from stages.core.index import database
 from stages.queries.tracing.document_rows import steps_by_sequence
 from stages.queries.tracing.indexed_texts import SearchedTexts, open_pieces, texts_of
 from stages.queries.tracing.span_examples import TRAINED_BY, SpanExample, span_examples
+from stages.queries.tracing.token_range import DocumentTokens, EncodedBy, token_range
 from stages.queries.tracing.trace import urls_in
 from stages.queries.tracing.trace_start import Start, first_step
 from stages.queries.tracing.traced import RecordOutcome, undropped_outcome
 from stages.text.match.example_texts import TextKind
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from stages.text.match.verbatim import Occurrence, VerbatimSpan
 
 MAX_BYTES = 1 << 16
@@ -123,15 +120,6 @@ class _Trained(NamedTuple):
     def outcome(self, known: bool) -> RecordOutcome:
         """Returns the outcome. known: whether a mixture is known."""
         return undropped_outcome(self.parts, bool(self.steps or self.tuned), known)
-
-
-class _Tokens(NamedTuple):
-    """The tokens of a document: their token file, the first of them, how many they are, and the bytes of the text."""
-
-    shard: int
-    start: int
-    length: int
-    size: int
 
 
 def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int = DOCUMENTS) -> TracedText:
@@ -244,30 +232,29 @@ def _segments(
 
     own_files = OWN_FILES if node == REPLAYS else 0
     tokens = _tokens(ask, of, wanted)
+    encoded = _encoded_by(ask, home, of) if tokens else None
     sql = "SELECT doc_id, part, sequence, shard, start, length FROM sequence_spans WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
     segments: dict[str, list[tuple[str, int, int, int, int]]] = {}
     for doc_id, *segment in ask(sql, [file, wanted])[1]:
         segments.setdefault(doc_id.hex, []).append((*segment,))
     for own, (place, length) in zip(found, places, strict=True):
-        if (row := tokens.get(place.doc_id.hex)) and row.size == place.size:
-            first, end = _token_range(_folder(home, of), _tokenizer(ask, home, of), row, place.start, place.start + length)
+        if encoded and (row := tokens.get(place.doc_id.hex)) and row.size == place.size:
+            first, end = token_range(encoded, place.doc_id, row, place.start, place.start + length)
             for part, sequence, shard, start, size in segments.get(place.doc_id.hex, ()):
                 if shard == row.shard + own_files and start < end and start + size > first:
                     own.add((part, sequence))
     return found
 
 
-def _folder(home: Path, of: Start) -> Path:
-    return home / "artifacts" / of.of["encode", "spans"].strip("/")
+def _encoded_by(ask: database.QueryFunction, home: Path, of: Start) -> EncodedBy:
+    """Returns the folder of encode, and those of the tokenizer and the documents that it read; the latter can be gone."""
+    encode = of.of["encode", "spans"].strip("/")
+    parents: dict[str, str] = dict(ask("SELECT role, parent FROM edge WHERE child = ?", [encode])[1])
+    folders = home / "artifacts"
+    return EncodedBy(folders / encode, folders / parents["tokenizer"], folders / parents["documents"])
 
 
-def _tokenizer(ask: database.QueryFunction, home: Path, of: Start) -> Path:
-    """Returns the tokenizer.json that encode read."""
-    sql = "SELECT parent FROM edge WHERE child = ? AND role = 'tokenizer'"
-    return home / "artifacts" / str(ask(sql, [of.of["encode", "spans"].strip("/")])[1][0][0]) / "tokenizer.json"
-
-
-def _tokens(ask: database.QueryFunction, of: Start, documents: Sequence[str]) -> Mapping[str, _Tokens]:
+def _tokens(ask: database.QueryFunction, of: Start, documents: Sequence[str]) -> Mapping[str, DocumentTokens]:
     """Returns doc_id in hexadecimal -> its tokens."""
     if not documents or not (file := of.of.get(("encode", "spans"))):
         return {}
@@ -275,25 +262,4 @@ def _tokens(ask: database.QueryFunction, of: Start, documents: Sequence[str]) ->
         "SELECT replace(doc_id::VARCHAR, '-', ''), shard, start, length, bytes FROM token_spans "
         "WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
     )
-    return {str(row[0]): _Tokens(*row[1:]) for row in ask(sql, [file, sorted(set(documents))])[1]}
-
-
-def _token_range(encode: Path, tokenizer: Path, row: _Tokens, first: int, end: int) -> tuple[int, int]:
-    """Returns the positions in the token file (from, up to) of the tokens with a byte of the document from `first` up to `end`."""
-    import numpy as np
-
-    described = json.loads((encode / "tokens.json").read_text(encoding="utf-8"))
-    kind = np.dtype("<u2" if described["dtype"] == "uint16" else "<u4")
-    ids = np.fromfile(encode / "tokens" / f"{row.shard:05d}.bin", kind, row.length, offset=row.start * kind.itemsize)
-    ends = np.cumsum(_sizes(tokenizer)[ids])
-    ends -= ends[-1] - row.size  # a tokenizer that puts a blank before the text
-    return row.start + int(np.searchsorted(ends, first, "right")), row.start + int(np.searchsorted(ends, end, "left")) + 1
-
-
-@cache
-def _sizes(tokenizer: Path) -> np.ndarray:
-    """Returns the bytes of each token: int64 [V]. A published tokenizer never changes."""
-    from stages.text.tokenizer.bpe import load_plain
-    from stages.text.tokenizer.token_bytes import token_bytes
-
-    return token_bytes(load_plain(tokenizer))
+    return {str(row[0]): DocumentTokens(*row[1:]) for row in ask(sql, [file, sorted(set(documents))])[1]}

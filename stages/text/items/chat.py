@@ -30,6 +30,8 @@ ROLES = ("system", "user", "assistant")
 class ChatTokens:
     """The special tokens of a tokenizer by their role. The defaults are Llama 3's names, and <|pad|>.
 
+    An imported tokenizer need not have bos, and none of the headers. Such a role is the empty text.
+
     Attributes:
         bos: Begins a text or a chat.
         eos: Ends a text.
@@ -49,8 +51,13 @@ class ChatTokens:
     after_header: str = "\n\n"
 
     def by_role(self) -> dict[str, str]:
-        """Returns role -> token, in the order of the roles. Two roles may have one token."""
-        return {role: getattr(self, role) for role in TOKEN_ROLES}
+        """Returns role -> token, in the order of the roles, without the roles that have none. Two roles may have one token."""
+        return {role: token for role in TOKEN_ROLES if (token := getattr(self, role))}
+
+    @property
+    def can_chat(self) -> bool:
+        """Whether there are tokens for the headers of messages."""
+        return bool(self.start_header and self.end_header)
 
 
 TOKEN_ROLES = tuple(one.name for one in fields(ChatTokens) if one.name != "after_header")
@@ -73,13 +80,24 @@ class ChatFormat:
     ids: Mapping[str, int]
     encode: Encode
 
+    @property
+    def document_start(self) -> int:
+        """The id before a document: bos; without bos eos, as in a stream of documents that eos separates (Qwen3, and lm-eval's scoring)."""
+        return self.ids[self.tokens.bos or self.tokens.eos]
+
+    @property
+    def special(self) -> dict[str, int]:
+        """Role -> id, without the roles that have no token."""
+        return {role: self.ids[token] for role, token in self.tokens.by_role().items()}
+
 
 def template(tokens: ChatTokens = LLAMA3) -> str:
-    """Returns the Jinja chat template for tokenizer_config.json."""
+    """Returns the Jinja chat template for tokenizer_config.json. tokens: they can chat."""
     quoted = {role: token.replace("\\", "\\\\").replace("'", "\\'") for role, token in tokens.by_role().items()}
+    begin = f"{{{{ '{quoted['bos']}' }}}}" if tokens.bos else ""
     start, end, turn = quoted["start_header"], quoted["end_header"] + tokens.after_header, quoted["end_of_turn"]
     return (
-        f"{{{{ '{quoted['bos']}' }}}}"
+        f"{begin}"
         "{% for message in messages %}"
         f"{{{{ '{start}' + message['role'] + '{end}' + message['content'] | trim + '{turn}' }}}}"
         "{% endfor %}"
@@ -99,8 +117,8 @@ def render(messages: Sequence[Mapping[str, str]], form: ChatFormat, last_only: b
         last_only: Whether only the last message is trained, if it is an assistant message (the completion of a preference pair). Otherwise
             all assistant messages are trained, each with its end-of-turn token.
     """
-    ids = [form.ids[form.tokens.bos]]
-    mask = [0]
+    ids = [form.ids[form.tokens.bos]] if form.tokens.bos else []
+    mask = [0] * len(ids)
     for number, message in enumerate(messages):
         head = _header(message["role"], form)
         body = [*form.encode(message["content"].strip()), form.ids[form.tokens.end_of_turn]]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from stages.text.items.chat import LLAMA3, ChatFormat, ChatTokens, template
 
@@ -47,25 +47,30 @@ class TokenizerConfig(TypedDict):
     """The content of tokenizer_config.json, in the names of `transformers`."""
 
     tokenizer_class: str
-    bos_token: str
+    bos_token: NotRequired[str]
     eos_token: str
     pad_token: str
     clean_up_tokenization_spaces: bool
     model_input_names: list[str]
-    chat_template: str
+    chat_template: NotRequired[str]
 
 
 def tokenizer_config(tokens: ChatTokens = LLAMA3) -> TokenizerConfig:
-    """Returns the content of tokenizer_config.json, chat template included."""
-    return {
+    """Returns the content of tokenizer_config.json, chat template included if there are tokens for chats."""
+    config: TokenizerConfig = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokens.bos,
         "eos_token": tokens.eos,
         "pad_token": tokens.pad,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        "chat_template": template(tokens),
+        "chat_template": template(tokens) if tokens.can_chat else "",
     }
+    if not tokens.bos:
+        del config["bos_token"]
+    if not tokens.can_chat:
+        del config["chat_template"]
+    return config
 
 
 def load_plain(path: Path) -> Tokenizer:

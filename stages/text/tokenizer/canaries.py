@@ -101,17 +101,16 @@ def text_canaries(tokenizer: Path, engine: TokenEngine) -> TextCanaries:
     from stages.text.tokenizer.bpe import chat_format, read_chat_tokens
 
     form = chat_format(engine.definition, read_chat_tokens(tokenizer))
-    special = {role: form.ids[token] for role, token in form.tokens.by_role().items()}
     texts = [*PLAIN, *_spelt(form)]
     dtype = id_dtype(engine.definition.get_vocab_size())
     encoded = engine.encode(pa.array(texts, pa.string()))
-    flat = bounded(encoded, special["bos"], special["eos"], dtype)
+    flat = bounded(encoded, form.document_start, form.ids[form.tokens.eos], dtype)
     starts = [int(at) + 2 * number for number, at in enumerate(encoded.offsets)]
     return {
         "engine": engine.name,
         "versions": {name: version(name) for name in sorted({engine.name, TOKENIZERS})},
         "dtype": flat.dtype.name,
-        "special": special,
+        "special": form.special,
         "texts": [{"text": text, "ids": flat[starts[n] : starts[n + 1]].tolist()} for n, text in enumerate(texts)],
         "tokenizer": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
     }

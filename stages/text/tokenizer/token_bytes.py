@@ -1,7 +1,7 @@
 """The number of UTF-8 bytes that each token id stands for, for bits per byte of what a model predicts.
 
-Guarantee: the bytes of the tokens of a text are the bytes of the text. Special tokens have none. In a tokenizer that writes blanks as U+2581
-and puts one before a text, that blank counts as a byte.
+Guarantee: the bytes of the tokens of a text are the bytes of the text as its normalizer leaves it: in NFC for Qwen3. Special tokens have none.
+In a tokenizer that writes blanks as U+2581 and puts one before a text, that blank counts as a byte.
 Cost: a pass over the vocabulary.
 Source: token_bytes of nanochat (scripts/tok_train.py).
 """

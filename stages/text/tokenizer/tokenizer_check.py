@@ -1,8 +1,9 @@
 """Checks a tokenizer that Loam did not train: adds what it lacks (tokenizer_mend.py), and lists what the pipeline could not use.
 
 Guarantee: a tokenizer without faults is BPE over bytes, or with a token for every byte to fall back on. It encodes any text and decodes it
-back unchanged, but for U+2581 in a tokenizer that writes blanks so (SentencePiece). The special tokens have ids. Only bos is put before a
-text. Chats render as in stages/text/items/chat.py. The ids of the vocabulary have no gap.
+back unchanged, but for U+2581 in a tokenizer that writes blanks so (SentencePiece), and for a normalizer that gives a canonically equal text
+(NFC as in Qwen3, or NFD). The special tokens have ids. Only bos is put before a text; without bos nothing. Chats render as in
+stages/text/items/chat.py. The ids of the vocabulary have no gap.
 Cost: under a second, 15 s for 262,000 ids. Hostile files could use all memory or run without end, so call `judge_files` in a confined
 process.
 Source: the requirements of stages/text/tokenizer/bpe.py, stages/text/items/chat.py and the stages that read a tokenizer.
@@ -11,6 +12,7 @@ Source: the requirements of stages/text/tokenizer/bpe.py, stages/text/items/chat
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -78,24 +80,25 @@ class StatedToken(NamedTuple):
     id: int
 
 
-def judge_files(tokenizer: str, config: str, template_file: str, mapping: dict[str, str]) -> JudgedTokenizer:
+def judge_files(tokenizer: str, config: str, template_file: str, model: str, mapping: dict[str, str]) -> JudgedTokenizer:
     """Returns what the pipeline could not use, or the tokenizer with what it lacked.
 
     Args:
         tokenizer: Path of tokenizer.json.
         config: Path of tokenizer_config.json; "" without one.
         template_file: Path of chat_template.jinja; "" without one.
+        model: Path of the config.json of the model that comes with the tokenizer; "" without one.
         mapping: Role -> token of the tokenizer, as the user gave them.
     """
     from pathlib import Path
 
     try:
-        text, settings, own_template = (
-            Path(path).read_text(encoding="utf-8") if path else "" for path in (tokenizer, config, template_file)
+        text, settings, own_template, model_config = (
+            Path(path).read_text(encoding="utf-8") if path else "" for path in (tokenizer, config, template_file, model)
         )
     except UnicodeDecodeError as error:
         return _refused([f"It is not UTF-8: {error.reason}."])
-    judged = judge_tokenizer(text, settings, own_template, mapping)
+    judged = judge_tokenizer(text, settings, own_template, mapping, model_config)
     if isinstance(judged, list):
         return _refused(judged, judged.do if isinstance(judged, MappingFaults) else "")
     mended = "" if judged.text == text else judged.text
@@ -113,7 +116,7 @@ def _load(text: str) -> Tokenizer:
 
 
 def judge_tokenizer(
-    text: str, config: str = "", template_text: str = "", mapping: Mapping[str, str] | None = None
+    text: str, config: str = "", template_text: str = "", mapping: Mapping[str, str] | None = None, model_config: str = ""
 ) -> MendedTokenizer | list[str]:
     """Returns the tokenizer with what it lacked, or what the pipeline could not use, one sentence each.
 
@@ -122,6 +125,7 @@ def judge_tokenizer(
         config: Content of tokenizer_config.json; "" without one.
         template_text: Content of chat_template.jinja; "" without one.
         mapping: Role -> token.
+        model_config: Content of the config.json of the model that comes with the tokenizer; "" without one.
     """
     try:
         raw = json.loads(text)
@@ -135,20 +139,30 @@ def judge_tokenizer(
         return ["It is not a byte-level BPE tokenizer in the format of Hugging Face tokenizers."]
     if odd := [i for i in _stated_ids(raw, model) if type(i) is not int or not 0 <= i < MAX_IDS]:
         return [f"It has the id {json.dumps(odd[0])[:40]}; ids are whole numbers from 0 to {MAX_IDS - 1:,}."]
+    try:
+        rows = _rows(json.loads(model_config or "{}"))
+    except (ValueError, RecursionError):
+        return ["The config.json beside it is not JSON; give the files of the tokenizer alone."]
     given = _load(text)
     stated = [StatedToken(token["content"], token["id"]) for token in raw["added_tokens"]]
-    tokens, unmapped = choose_tokens(given, settings, mapping or {})
+    tokens, unmapped = choose_tokens(given, settings, mapping or {}, rows)
     if faults := [*_vocabulary_faults(given, model, stated)]:
         return [*faults, *unmapped]
     if unmapped:
         return MappingFaults(unmapped, special_tokens(given))
-    mended = mend(given, text, tokens)
+    mended = mend(given, text, tokens, rows)
     read = given if mended.text == text else _load(mended.text)
     names = list(dict.fromkeys(mended.tokens.by_role().values()))
     theirs = template_text or settings.get("chat_template")
-    fault, change = _template_fault(theirs, mended.tokens) if theirs else ("", "")
+    fault, change = _template_fault(theirs, mended.tokens) if theirs and mended.tokens.can_chat else ("", "")
     faults = [*_text_faults(read, names), *_chat_faults(read, mended.tokens), *([fault] if fault else [])]
     return faults or replace(mended, changes=(*mended.changes, *([change] if change else [])))
+
+
+def _rows(config: JsonValue) -> int | None:
+    """Returns the rows of the embedding that the config.json of a model states; None if it does not."""
+    rows = config.get("vocab_size") if isinstance(config, dict) else None
+    return rows if isinstance(rows, int) and not isinstance(rows, bool) else None
 
 
 def _stated_ids(raw: Mapping[str, JsonValue], model: Mapping[str, JsonValue]) -> Iterator[JsonValue]:
@@ -190,21 +204,28 @@ def _text_faults(tokenizer: Tokenizer, names: Sequence[str]) -> Iterator[str]:
         taken = [special[i] for i in ids if i in special]
         if taken:
             yield f"{taken[0]} is not marked as special: a text that spells it out would be taken for a command."
-        elif (found := tokenizer.decode(ids, skip_special_tokens=False)) != text:
+        elif not _is_given_back(text, found := tokenizer.decode(ids, skip_special_tokens=False), tokenizer):
             at = next((n for n, (a, b) in enumerate(zip(text, found, strict=False)) if a != b), min(len(text), len(found)))
             yield (
-                f"It does not give a text back: {text[at : at + 24]!r} comes back as {found[at : at + 24]!r}. Where a normalizer changes texts: "
-                "`tokenizer.normalizer = None`; the pre-tokenizer and the decoder must undo each other, such as `pre_tokenizers.ByteLevel("
-                "add_prefix_space=False)` and `decoders.ByteLevel()`."
+                f"It does not give a text back: {text[at : at + 24]!r} comes back as {found[at : at + 24]!r}. A normalizer may change texts to "
+                "NFC or NFD only. For a model that is yet to be trained: `tokenizer.normalizer = None`; the pre-tokenizer and the decoder must "
+                "undo each other, such as `pre_tokenizers.ByteLevel(add_prefix_space=False)` and `decoders.ByteLevel()`."
             )
             return
+
+
+def _is_given_back(text: str, found: str, tokenizer: Tokenizer) -> bool:
+    """Returns whether a decoded text is the text, or with a normalizer canonically equal to it (Unicode Standard Annex 15)."""
+    if found == text or tokenizer.normalizer is None:
+        return found == text
+    return unicodedata.normalize("NFC", found) == unicodedata.normalize("NFC", text)
 
 
 def _chat_faults(tokenizer: Tokenizer, tokens: ChatTokens) -> Iterator[str]:
     for token in dict.fromkeys(tokens.by_role().values()):
         if list(tokenizer.encode(token, add_special_tokens=False).ids) != [tokenizer.token_to_id(token)]:
             yield f"{token} is not one token."
-    if not renders_alike(tokenizer, tokens):
+    if tokens.can_chat and not renders_alike(tokenizer, tokens):
         yield "A chat has other ids as a whole than message by message."
 
 

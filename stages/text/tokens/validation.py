@@ -1,7 +1,7 @@
 """Reads the validation documents of a mixture, and a sample of its training segments, as token ids.
 
-Guarantee: a document is returned completely, from its beginning-of-text token to its last token of text. The end-of-text token is left out,
-because it encodes no byte.
+Guarantee: a document is returned completely, from the token that begins it (beginning-of-text, or end-of-text in a tokenizer without it) to
+its last token of text. The end-of-text token after it is left out, because it encodes no byte.
 Cost: the validation tokens in memory; training tokens are memory-mapped, one shard at a time.
 """
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,29 @@ def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, chat: b
     assert a.keys() == b.keys() and len(a) == len(CHOICES) + len(CONTINUED)
     for key in a:
         np.testing.assert_allclose(a[key], b[key], rtol=2e-5)
+
+
+def test_equals_the_wrapper_of_a_tokenizer_without_bos(folder: Path, ours: tuple[Any, Any], tmp_path: Path) -> None:
+    """As Qwen3's: nothing before a context, the end-of-text token before an empty one. Catches: a BOS made up, an error without one."""
+    from types import SimpleNamespace
+
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoTokenizer
+
+    raw, config = (json.loads((folder / name).read_text()) for name in ("tokenizer.json", "tokenizer_config.json"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**raw, "post_processor": None}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: value for name, value in config.items() if name != "bos_token"}))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.bos_token is None and tokenizer("a")["input_ids"] == tokenizer("a", add_special_tokens=False)["input_ids"]
+    lm, oracle = make_lm(ours[0], tokenizer, 64, 4), HFLM(pretrained=ours[0], tokenizer=tokenizer, batch_size=1, device="cpu")
+    tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
+    own, theirs = (run_tasks(one, tasks, kinds, set()) for one in (lm, oracle))
+    assert own.metrics == theirs.metrics and "acc_mutual_info" in own.metrics["choose"], "it asks without a context too"
+    a, b = loglikelihoods(own), loglikelihoods(theirs)
+    for key in a:
+        np.testing.assert_allclose(a[key], b[key], rtol=2e-5)
+    requests = [SimpleNamespace(args=("The function sum returns the sum of its last argument. " * 4,))]
+    assert lm.loglikelihood_rolling(requests) == pytest.approx(oracle.loglikelihood_rolling(requests), rel=1e-5)
 
 
 def test_each_task_is_asked_in_its_own_form(ours: tuple[Any, Any]) -> None:

@@ -50,7 +50,14 @@ def without_a_byte(raw: dict[str, Any]) -> None:
 CHANGES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (hole, "Its 291 ids are not 0 to 290"),
     (without_a_byte, "It is not byte-level: 1 of the 256 bytes have no token."),
-    (lambda raw: raw.update(normalizer={"type": "NFC"}), "It does not give a text back"),
+    (lambda raw: raw.update(normalizer={"type": "NFKC"}), "It does not give a text back: '\\xa0"),
+    (lambda raw: raw.update(normalizer={"type": "Lowercase"}), "It does not give a text back: 'ABC"),
+    (
+        lambda raw: raw.update(
+            normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip", "strip_left": True, "strip_right": True}]}
+        ),
+        "It does not give a text back: ' a space",
+    ),
     (lambda raw: raw["pre_tokenizer"]["pretokenizers"][1].update(add_prefix_space=True), "It does not give a text back"),
     (lambda raw: raw["model"].update(dropout=0.1), "It has BPE dropout"),
     (
@@ -74,9 +81,9 @@ def test_all_faults_are_told_at_once(text: str) -> None:
     for change, _ in CHANGES[:2]:
         change(raw)
     raw["model"]["dropout"] = 0.1
-    faults = judge_tokenizer(json.dumps(raw), "", "", {"bos": "<s>", "pad": "<|eot_id|>"})
+    faults = judge_tokenizer(json.dumps(raw), "", "", {"bos": "<s>", "end_header": "<|eot_id|>"})
     assert isinstance(faults, list) and [fault[:24] for fault in faults] == [
-        "It is not byte-level: 1 ", "Its 291 ids are not 0 to", "It has BPE dropout, so a", "It has no token '<s>', t", "end_of_turn and pad are ",
+        "It is not byte-level: 1 ", "Its 291 ids are not 0 to", "It has BPE dropout, so a", "It has no token '<s>', t", "end_header and end_of_tu",
     ]  # fmt: skip
     assert "`tokenizer.model.dropout = None`" in faults[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from stages.text.items.chat import LLAMA3, ChatTokens, render, render_prompt
 from stages.text.tokenizer.bpe import encode_texts, load_chat_format, load_plain, write_config
 from stages.text.tokenizer.bpe_training import train_bpe
 from stages.text.tokenizer.tokenizer_check import PROBES, MappingFaults, judge_tokenizer
-from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
+from stages.text.tokenizer.tokenizer_mend import NO_CHATS, MendedTokenizer
+from tests.made.published_models import qwen3_tokenizer
 
 TEXTS = [f"The function {word} returns the {word} of its argument.\n\nIt raises an error." for word in ("length", "sum", "copy")] * 4
 MESSAGES = [
@@ -113,12 +115,15 @@ def test_what_was_added_is_said() -> None:
     )
     assert found.changes[1].startswith(
         "Added the special tokens <|start_header_id|>, <|end_header_id|>, <|eot_id|>, <|pad|>: the vocabulary grows from "
-        f"{size:,} to {size + 4:,}. A model that was trained with this tokenizer has {size:,} and cannot be continued "
-        "with chats: they need 4 different special tokens, and the tokenizer has 3. Pretrain a new model, which has the grown vocabulary."
+        f"{size:,} to {size + 4:,}. A model that was trained with this tokenizer has {size:,}, or more rows; to use it, "
     )
     assert found.changes[2].startswith("The chat format has '' after a header") and len(found.changes) == 3
     gpt2 = mended(like_gpt2(), {"bos": "<|endoftext|>"}).changes
-    assert any("cannot be continued with chats" in change and "the tokenizer has 1." in change for change in gpt2)
+    assert any(
+        "has 300 and cannot be continued with chats: they need 3 different special tokens, and the tokenizer has 1. Pretrain a new"
+        in change
+        for change in gpt2
+    )
     assert "Replaced the post-processor: it puts <|endoftext|> before a text." in gpt2
 
 
@@ -126,12 +131,14 @@ def test_a_tokenizer_with_enough_special_tokens_is_to_be_mapped() -> None:
     tokenizer = like_llama2()
     tokenizer.add_special_tokens([AddedToken("<extra>", special=True, normalized=False)])
     added = next(change for change in mended(tokenizer, {"bos": "<s>", "eos": "</s>"}).changes if change.startswith("Added"))
-    assert added.endswith("; to use it, map each role to a token that the tokenizer has.")
+    assert added.endswith(
+        "or more rows; to use it, import the tokenizer from its folder, or map each role to a token that the tokenizer has."
+    )
 
 
 def test_the_config_names_tokens_that_the_user_does_not_map() -> None:
     config = json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": "</s>"})
-    assert mended(like_llama2(), {}, config).tokens == ChatTokens(bos="<s>", eos="</s>", after_header="")  # pad is not eos
+    assert mended(like_llama2(), {}, config).tokens == ChatTokens(bos="<s>", eos="</s>", pad="</s>", after_header="")  # as it was given
     assert mended(like_llama2(), {"pad": "<unk>"}, config).tokens.pad == "<unk>"
     assert mended(like_llama2(), {}, json.dumps({"bos_token": "<none>"})).tokens.bos == LLAMA3.bos
 
@@ -155,10 +162,10 @@ def test_a_tokenizer_of_loam_that_lost_something_gets_it_back() -> None:
 
 
 def test_a_mapping_that_cannot_be_is_refused() -> None:
-    faults = judge_tokenizer(like_llama2().to_str(), "", "", {"bos": "<S>", "pad": "</s>", "eos": "</s>"})
+    faults = judge_tokenizer(like_llama2().to_str(), "", "", {"bos": "<S>", "end_header": "</s>", "eos": "</s>"})
     assert faults == [
         "It has no token '<S>', to which bos is mapped.",
-        "eos and pad are both '</s>', but a sequence needs two tokens: map one of them to another token.",
+        "eos and end_header are both '</s>', but a sequence needs two tokens: map one of them to another token.",
     ]
     assert isinstance(faults, MappingFaults) and faults.do == (
         "Give another --map ROLE=TOKEN, or leave a role out to add its token. The tokenizer's special tokens are: '<unk>', '<s>', '</s>'."
@@ -174,3 +181,86 @@ def test_a_folder_without_one_of_its_tokens(tmp_path: Path) -> None:
     folder = written(MendedTokenizer(like_gpt2().to_str(), ChatTokens(bos="<|endoftext|>"), 300), tmp_path)
     with pytest.raises(ValueError, match=r"The tokenizer has no token '<\|end_of_text\|>', which is its eos by chat_tokens.json."):
         load_chat_format(folder)
+
+
+QWEN = json.dumps({"bos_token": None, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
+
+
+def beside(tokenizer: Tokenizer, spare: int, mapping: dict[str, str] | None = None, config: str = "") -> MendedTokenizer | list[str]:
+    """Returns the tokenizer as it is imported from the folder of a model with `spare` rows more than ids."""
+    shape = json.dumps({"vocab_size": tokenizer.get_vocab_size() + spare})
+    return judge_tokenizer(tokenizer.to_str(), config, "", mapping or {}, shape)
+
+
+def test_a_tokenizer_without_bos_gets_none(tmp_path: Path) -> None:
+    """Catches: a BOS made up; an empty token in the template, the settings or the ids."""
+    from transformers import AutoTokenizer
+
+    found = mended(qwen3_tokenizer(), {}, QWEN)
+    assert found.tokens == ChatTokens(bos="", eos="<|im_end|>", start_header="<|im_start|>", end_of_turn="<|im_end|>", pad="<|endoftext|>")
+    assert found.changes[0].startswith("Uses bos = no token, eos = <|im_end|>, start_header = <|im_start|>, ")
+    assert not any("post-processor" in change for change in found.changes)
+    folder = written(found, tmp_path)
+    form, theirs = load_chat_format(folder), AutoTokenizer.from_pretrained(folder)
+    assert theirs.bos_token is None and form.document_start == form.ids["<|im_end|>"] and "bos" not in form.special
+    assert theirs("the sum")["input_ids"] == list(form.encode("the sum"))
+    ids, mask = render(MESSAGES, form)
+    assert ids == theirs.apply_chat_template(MESSAGES, return_dict=False) and len(mask) == len(ids) and ids[0] == form.ids["<|im_start|>"]
+    assert render_prompt(MESSAGES, form) == theirs.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+
+
+def test_bos_is_as_the_settings_and_the_post_processor_say() -> None:
+    assert mended(qwen3_tokenizer(), {}, "").tokens.bos == LLAMA3.bos, "a bare file does not say that there is none"
+    assert mended(qwen3_tokenizer(), {"bos": "<|endoftext|>"}, QWEN).tokens.bos == "<|endoftext|>"
+    assert (
+        mended(qwen3_tokenizer(), {}, json.dumps({"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"})).tokens.bos == "<|endoftext|>"
+    )
+    found = beside(qwen3_tokenizer(), 9)
+    assert isinstance(found, MendedTokenizer) and found.tokens.bos == ""
+    assert mended(like_llama2(), {}, json.dumps({"eos_token": "</s>"})).tokens.bos == LLAMA3.bos, "its post-processor puts a token there"
+    tokenizer = qwen3_tokenizer()
+    end = ("<|im_end|>", tokenizer.token_to_id("<|im_end|>"))
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <|im_end|>", special_tokens=[end])
+    found = mended(tokenizer, {}, QWEN)
+    assert "Replaced the post-processor: it puts nothing before a text." in found.changes
+    assert Tokenizer.from_str(found.text).encode("a b").ids == qwen3_tokenizer().encode("a b").ids
+
+
+@pytest.mark.parametrize(
+    ("spare", "tokens"),
+    [
+        (4, ChatTokens(bos="<s>", eos="</s>")),
+        (3, ChatTokens(bos="<s>", eos="</s>", pad="</s>")),
+        (2, ChatTokens(bos="<s>", eos="</s>", pad="</s>", end_of_turn="</s>")),
+        (1, ChatTokens(bos="<s>", eos="</s>", pad="</s>", end_of_turn="</s>", start_header="", end_header="")),
+        (-5, ChatTokens(bos="<s>", eos="</s>", pad="</s>", end_of_turn="</s>", start_header="", end_header="")),
+    ],
+)
+def test_no_more_tokens_are_added_than_the_model_has_rows(spare: int, tokens: ChatTokens) -> None:
+    found = beside(like_llama2(), spare, {"bos": "<s>", "eos": "</s>"})
+    assert isinstance(found, MendedTokenizer), found
+    assert replace(found.tokens, after_header="\n\n") == tokens
+    size = like_llama2().get_vocab_size()
+    assert found.size == size + (spare if spare > 1 else 0)
+    added = [change for change in found.changes if change.startswith("Added")]
+    assert not added or added[0].endswith(
+        f"from {size:,} to {size + spare:,}. The model beside it has {size + spare:,} rows; those of the new ids belong to no token yet, and only "
+        "training gives them a meaning."
+    )
+    assert (NO_CHATS in found.changes) is (spare <= 1) is not found.tokens.can_chat
+
+
+def test_what_a_model_has_no_row_for_is_to_be_mapped() -> None:
+    faults = beside(like_llama2(), 0, {"bos": "<s>", "start_header": "</s>"})
+    size = like_llama2().get_vocab_size()
+    assert isinstance(faults, MappingFaults) and faults[0] == (
+        f"It has no token for eos and end_header and end_of_turn and pad, and the model beside it has {size:,} rows for its {size:,} ids: map eos "
+        "and end_header and end_of_turn and pad to tokens that it has."
+    )
+    found = beside(like_llama2(), 0, {"bos": "<s>", "eos": "</s>", "start_header": "<s>", "end_header": "<unk>"})
+    assert isinstance(found, MendedTokenizer) and found.tokens.can_chat and found.size == size
+    assert judge_tokenizer(like_llama2().to_str(), "", "", {}, "{") == [
+        "The config.json beside it is not JSON; give the files of the tokenizer alone."
+    ]
+    for shape in ("[]", "{}", '{"vocab_size": "many"}', '{"vocab_size": true}'):
+        assert isinstance(found := judge_tokenizer(like_llama2().to_str(), "", "", {}, shape), MendedTokenizer) and found.size > size

@@ -1,0 +1,233 @@
+"""A whole folder of every family that README names is imported as it is published, evaluated, fine-tuned and exported; transformers is the oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from flows.cli import main
+from flows.execute import run_nodes
+from flows.opened_recipe import open_session
+from stages.core.contract.declaration import Artifact
+from stages.core.contract.errors import RecipeError
+from stages.core.store import manifest, runs
+from stages.core.tables.parquet import read_rows
+from stages.text.tokenizer.bpe import load_chat_format
+from stages.text.tokenizer.tokenizer_check import judge_tokenizer
+from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
+from tests.made.published_models import FAMILIES, QWEN_SPARE, TEXTS, qwen3_tokenizer
+
+LLAMA2_MAP = ("--map", "start_header=<s>", "--map", "end_header=<unk>")
+SPELT = "A <|im_start|>, <|endoftext|>, <|eot_id|>, <|begin_of_text|>, <s> and </s>, <think> spelt out."
+HARD = [
+    "", "  two blanks  \n\n\n and\ttabs\r\n", "Cafe\u0301 \u2126 \u0958 \u1100\u1161\u11a8 \u212b \ufb01 \u0344", "\u0301 at the start, 12345 and it's",
+    "\u6f22\u5b57\u304b\u306a \U0001f468\u200d\U0001f469\u200d\U0001f467 \u05e2\u05d1\u05e8\u05d9\u05ea \u00a0\u2028\u3000\x00\ufeff", SPELT,
+]  # fmt: skip
+"""Texts that are not in NFC, begin with a combining mark, or spell special tokens out."""
+RECIPE = """
+name: family
+seed: 1
+runtime: {workers: 1, cpu_ranks: 1, micro_batch_size: 2}
+mix: {seq_len: 64, validation_frac: 0.2}
+sft: {budget: {steps: 2}, global_batch_size: 2, learning_rate: 0.001, warmup_steps: 1, eval_every_steps: 0, checkpoint_every_steps: 0}
+dpo: off
+"""
+
+
+def imported(home: Path, folder: Path, *maps: str) -> None:
+    for node, name in (("train_tokenizer", "tok"), ("pretrain", "base")):
+        words = ["lineage", "import", node, str(folder), "--provenance", "Published.", "--as", name, "--home", str(home)]
+        assert main([*words, *(maps if name == "tok" else ())]) == 0
+
+
+def ran(home: Path, until: str, *settings: str) -> dict[str, Artifact]:
+    """Returns node -> artifact of a run without Prefect."""
+    given = ["import={train_tokenizer: tok, pretrain: base, decontaminate: texts}", *settings]
+    session = open_session(str(home.parent / "family.yaml"), given, str(home))
+    run_id = run_nodes(session, session.steps(until), lambda node, perform: perform(lambda event: None), {"flow": "test"})
+    nodes = runs.read_run(home, run_id)["nodes"]
+    return {one["node"]: manifest.read_artifact(home / "artifacts" / one["artifact"]) for one in nodes}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
+    """Returns the family, its published folder and a home with its tokenizer, its model and documents."""
+    root = tmp_path_factory.mktemp("family")
+    (root / "family.yaml").write_text(RECIPE)
+    folder = FAMILIES[request.param](root / "model")
+    imported(root / "home", folder, *(LLAMA2_MAP if request.param == "Llama 2" else ()))
+    (root / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*HARD[1:], *TEXTS]))
+    chats = (
+        {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text[:20]}]} for text in [*HARD[1:], *TEXTS[:4]]
+    )
+    (root / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    words = ["lineage", "import", "decontaminate", str(root / "texts.jsonl"), "--provenance", "Mine.", "--as", "texts"]
+    assert main([*words, "--home", str(root / "home")]) == 0
+    yield request.param, folder, root / "home"
+
+
+def published_tokenizer(folder: Path, name: str) -> Any:
+    """Returns the published tokenizer by transformers.
+
+    The class LlamaTokenizer of transformers 5 does not read tokenizer.json and leaves a blank out before a text that begins with one, where
+    SentencePiece and tokenizer.json put it. So Llama 2's file is read as it is.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(folder) if name == "Llama 2" else AutoTokenizer.from_pretrained(folder)
+
+
+def judged(folder: Path, maps: bool) -> MendedTokenizer | list[str]:
+    files = ((folder / name).read_text() for name in ("tokenizer.json", "tokenizer_config.json", "config.json"))
+    tokenizer, settings, config = files
+    return judge_tokenizer(tokenizer, settings, "", {"start_header": "<s>", "end_header": "<unk>"} if maps else {}, config)
+
+
+def test_documents_have_the_ids_of_the_published_tokenizer(family: tuple[str, Path, Path]) -> None:
+    name, folder, home = family
+    made = ran(home, "encode")
+    theirs = published_tokenizer(folder, name)
+    texts = {row["doc_id"]: row["text"] for row in read_rows(made["decontaminate"].path / "documents" / "00000.parquet")}
+    assert set(texts.values()) == {*HARD[1:], *TEXTS}
+    tokens = json.loads((made["encode"].path / "tokens.json").read_text())
+    flat = np.fromfile(made["encode"].path / "tokens" / "00000.bin", f"<u{int(tokens['dtype'][4:]) // 8}")
+    eos = theirs.eos_token_id
+    begin = eos if theirs.bos_token_id is None else theirs.bos_token_id
+    assert (tokens["bos"], tokens["eos"]) == (begin, eos) and ("Qwen3" in name) is (begin == eos)
+    for span in read_rows(made["encode"].path / "spans" / "00000.parquet"):
+        text = texts[span["doc_id"]]
+        ids = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        assert flat[span["start"] : span["start"] + span["length"]].tolist() == [begin, *ids, eos], text
+        assert span["bytes"] == len(text.encode())
+
+
+def test_the_exported_model_is_the_published_one(family: tuple[str, Path, Path]) -> None:
+    """Weights, logits and the ids of a text with what stands before it; more rows than ids survive."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    name, folder, home = family
+    out = ran(home, "export@base")["export@base"].path
+    given, back = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (folder, out))
+    theirs, ours = published_tokenizer(folder, name), AutoTokenizer.from_pretrained(out)
+    assert back.config.vocab_size == given.config.vocab_size and type(back) is type(given)
+    assert back.get_input_embeddings().weight.shape[0] - len(ours) == (QWEN_SPARE - 1 if "Qwen3" in name else 0)
+    assert (ours.bos_token, ours.eos_token) == (theirs.bos_token, theirs.eos_token)
+    for text in [*HARD[1:5], *TEXTS[:2]]:
+        ids = theirs(text)["input_ids"]
+        assert ours(text)["input_ids"] == ids
+        with torch.no_grad():
+            one, other = (model(torch.tensor([ids])).logits for model in (given, back))
+        assert torch.equal(one, other)
+    state = back.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in given.state_dict().items())
+
+
+def test_bits_per_byte_are_those_of_transformers(family: tuple[str, Path, Path]) -> None:
+    """Every token of a text counts once, the first one too, over the bytes of the document as it was given."""
+    from transformers import AutoModelForCausalLM
+
+    name, folder, home = family
+    made = ran(home, "evaluate@base", "evaluate@base={generated_tokens: 4}")
+    model, theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), published_tokenizer(folder, name)
+    begin = theirs.eos_token_id if theirs.bos_token_id is None else theirs.bos_token_id
+    texts = {str(row["doc_id"]): row["text"] for row in read_rows(made["decontaminate"].path / "documents" / "00000.parquet")}
+    values: dict[str, dict[str, float]] = {}
+    for row in read_rows(made["evaluate@base"].path / "samples.parquet"):
+        values.setdefault(row["metric"], {})[row["item_id"]] = row["value"]
+    assert len(values["nll"]) >= 2
+    for doc_id, nll in values["nll"].items():
+        ids = [begin, *theirs(texts[doc_id], add_special_tokens=False, split_special_tokens=True)["input_ids"]]
+        assert len(ids) <= 65, "a document of one window"
+        with torch.no_grad():
+            logp = model(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
+        expected = -float(logp.gather(1, torch.tensor(ids[1:])[:, None]).sum())
+        assert nll == pytest.approx(expected, rel=1e-4) and values["tokens"][doc_id] == len(ids) - 1
+        assert values["bytes"][doc_id] == len(texts[doc_id].encode())
+    bits = made["evaluate@base"].summary["validation/bits_per_byte"]
+    assert bits == pytest.approx(sum(values["nll"].values()) / math.log(2) / sum(values["bytes"].values()))
+
+
+@pytest.mark.parametrize("family", ["Llama 2", "Llama 3.2", "Qwen3", "LFM2 by Loam"], indirect=True)
+def test_it_is_tuned_on_chats_and_exported(family: tuple[str, Path, Path]) -> None:
+    """Padded rows move by what a softmax over all rows gives them, and no label reaches them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    name, folder, home = family
+    chats = f"conversations.files=[{home.parent / 'chats.jsonl'}]"
+    made = ran(home, "export@sft", chats, "sft.sample_every_steps=2", "sft.sample_tokens=4")
+    out = made["export@sft"].path
+    tuned, tokenizer = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32), AutoTokenizer.from_pretrained(out)
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    messages = [{"role": "user", "content": "Cafe\u0301?"}, {"role": "assistant", "content": "Yes."}]
+    form = load_chat_format(made["train_tokenizer"].path)
+    ids = tokenizer.apply_chat_template(messages, return_dict=False)
+    bos, header = tokenizer.bos_token_id, form.ids[form.tokens.start_header]
+    assert ids[:2] == ([header, *form.encode("user")[:1]] if "Qwen3" in name else [bos, header]), "a model without BOS has none in chats"
+    assert max(ids) < len(tokenizer) <= tuned.config.vocab_size == base.config.vocab_size
+    assert isinstance(again := judged(out, maps=name == "Llama 2"), MendedTokenizer) and again.tokens == form.tokens
+    assert again.text == (out / "tokenizer.json").read_text(), "the exported folder is imported again as it is"
+    changed = [(one - other).abs().amax().item() for one, other in zip(tuned.parameters(), base.parameters(), strict=True)]
+    assert all(0 < value < 0.1 for value in changed)
+
+
+def test_a_tokenizer_of_one_model_beside_another_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "family.yaml").write_text(RECIPE)
+    imported(tmp_path / "home", FAMILIES["Qwen3"](tmp_path / "qwen"))
+    other = FAMILIES["Llama 3.2"](tmp_path / "llama")
+    words = ["lineage", "import", "train_tokenizer", str(other), "--provenance", "x", "--as", "other", "--home", str(tmp_path / "home")]
+    assert main(words) == 0
+    with pytest.raises(RecipeError, match=r"came with another tokenizer.json than that of train_tokenizer/\w+"):
+        open_session(str(tmp_path / "family.yaml"), ["import={train_tokenizer: other, pretrain: base}"], str(tmp_path / "home"))
+
+
+def test_fewer_rows_than_ids_are_refused(tmp_path: Path) -> None:
+    """A bare tokenizer.json gets tokens without regard to a model; the message names what to do."""
+    (tmp_path / "family.yaml").write_text(RECIPE)
+    folder = FAMILIES["Llama 3.2"](tmp_path / "llama")
+    imported(tmp_path / "home", folder)
+    words = ["lineage", "import", "train_tokenizer", str(folder / "tokenizer.json"), "--provenance", "x", "--as", "grown"]
+    assert main([*words, "--home", str(tmp_path / "home")]) == 0
+    with pytest.raises(RecipeError) as caught:
+        open_session(str(tmp_path / "family.yaml"), ["import={train_tokenizer: grown, pretrain: base}"], str(tmp_path / "home"))
+    size = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab_size()
+    assert caught.value.what.endswith(f"has a vocabulary of {size:,}, the pipeline's tokenizer one of {size + 1:,}.")
+    assert caught.value.do.startswith(
+        "Import train_tokenizer again from the whole folder of the model: beside config.json, no token is added"
+    )
+
+
+def test_chats_without_tokens_for_their_headers_are_refused_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "family.yaml").write_text(RECIPE)
+    imported(tmp_path / "home", FAMILIES["Llama 2"](tmp_path / "llama"))
+    printed = capsys.readouterr().out
+    assert "Uses bos = <s>, eos = </s>, start_header = no token, end_header = no token, end_of_turn = </s>, pad = </s>." in printed
+    assert "It has no tokens for the headers of chats, and the model beside it has no row for new ones" in printed
+    given = ["import={train_tokenizer: tok, pretrain: base}", f"conversations.files=[{tmp_path / 'chats.jsonl'}]"]
+    (tmp_path / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
+    with pytest.raises(RecipeError) as caught:
+        open_session(str(tmp_path / "family.yaml"), given, str(tmp_path / "home"))
+    assert (
+        caught.value.what.startswith("sft uses chats, but the tokenizer train_tokenizer/") and "--map 'end_header=<unk>'" in caught.value.do
+    )
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    words = ["lineage", "import", "decontaminate", str(tmp_path / "texts.jsonl"), "--provenance", "x", "--as", "texts"]
+    assert main([*words, "--home", str(tmp_path / "home")]) == 0
+    asked = ["import={train_tokenizer: tok, pretrain: base, decontaminate: texts}", "sft=off", "evaluate@base={chat: true}"]
+    with pytest.raises(RecipeError, match="evaluate@base uses chats"):
+        open_session(str(tmp_path / "family.yaml"), asked, str(tmp_path / "home"))
+    open_session(str(tmp_path / "family.yaml"), asked[:2], str(tmp_path / "home"))
+    open_session(str(tmp_path / "family.yaml"), [given[0], "sft=off"], str(tmp_path / "home"))
+
+
+def test_the_published_qwen3_ids_are_in_nfc() -> None:
+    """The oracle itself: the made tokenizer has the ids of the composed text for the decomposed one."""
+    tokenizer = qwen3_tokenizer()
+    assert tokenizer.encode("Cafe\u0301").ids == tokenizer.encode("Caf\u00e9").ids
