@@ -132,6 +132,8 @@ def end_values(result: Result) -> EventValues:
     text = ", ".join([f"{manifest['rows']:,} {unit_of(manifest)}", size_text(manifest["bytes"]), *figures[-4:]])
     if counts := manifest["record_counts"]:
         text = record_counts_text(counts["unit"], counts["rows_in"], counts["kept"], counts["changed"], counts["dropped"])
+    if short := manifest["summary"].get("items_too_short"):
+        text += f", {short:,} items too short to be searched for"
     return {"state": result.state, "seconds": result.seconds, "text": text}
 
 

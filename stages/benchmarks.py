@@ -9,6 +9,7 @@ Source: stages/text/items/tasks.py lists the file formats; stages/text/items/hel
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from stages.core.tables.jsonl import JsonRecord
     from stages.text.items.benchmark_format import BenchmarkFormat, Item
-    from stages.text.items.held_out import Answer
     from stages.text.match.ngrams import Index
 
 CHOICES = 4
@@ -99,9 +99,12 @@ class Benchmarks(StageConfig):
     max_scored_items: int = Field(1000, ge=1)
     """Maximum number of scored items per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
     ngram_words: int = Field(13, ge=2, le=1000)
-    """Words per n-gram of the index that finds items in training data. 13: GPT-3 (arXiv 2005.14165, appendix C)."""
+    """Words per n-gram of the index that finds items in training data. 13: GPT-3 (arXiv 2005.14165, appendix C). In scripts without spaces
+    between words, as many characters as count as so many words: 6 Chinese characters for 5 words, 3 Japanese kana, Thai, Lao, Khmer or Burmese
+    letters for 1 word (stages/text/match/words.py)."""
     min_words: int = Field(8, ge=1)
-    """Item texts shorter than ngram_words are matched as a whole if they have at least this many words (GPT-3 goes down to 8)."""
+    """Item texts shorter than ngram_words are matched as a whole if they have at least this many words (GPT-3 goes down to 8); shorter ones are
+    not searched for. The log, contamination and its section of the report count the items without a text that is long enough."""
     max_bad_records: int = Field(0, ge=0)
     """Number of broken lines that the stage skips before it fails."""
 
@@ -179,11 +182,16 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
             rows += of_task
     write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
     index = _write_index(config, rows, out / "index")
-    (out / "tasks.json").write_text(json.dumps([task.entry() for task in tasks], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    chars, dropped = sum(len(row["question"]) + len(row["answer"]) for row in rows), {BAD_RECORD: len(bad)} if bad else {}
-    record_counts = RecordCounts("items", len(rows) + len(bad), len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
+    short = index.never_found()
+    for name, count in Counter(task for task, _ in short).items():
+        ctx.log(f"{name}: {count:,} items are too short to be searched for in training data (no text of {config.min_words} words)")
+    entries = [task.entry() for task in tasks]
+    (out / "tasks.json").write_text(json.dumps(entries, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    chars = sum(len(row["question"]) + len(row["answer"]) for row in rows)
+    dropped = {BAD_RECORD: len(bad)} if bad else {}
+    record_counts = RecordCounts("items", rows_in=len(rows) + len(bad), kept=len(rows), dropped=dropped, chars_in=chars, chars_out=chars)
     summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(task.scored_items for task in tasks),
-               "item_texts": index.texts, "item_texts_too_short": index.short_texts, "ngrams": len(index.hashes)}  # fmt: skip
+               "item_texts": index.texts, "item_texts_too_short": index.short_texts, "items_too_short": len(short), "ngrams": len(index.hashes)}  # fmt: skip
     return Outcome(rows=len(rows), record_counts=record_counts, summary=summary)
 
 
@@ -291,7 +299,7 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     from stages.core.store.external import package_versions
     from stages.core.tables.parquet import schema, write_rows
     from stages.text.items.chat import complete_prompt, what_prompt
-    from stages.text.items.held_out import answer_row, answers, halves, hold_out, read_described
+    from stages.text.items.held_out import answer_row, answers, choice_items, halves, hold_out, read_described
 
     versions = package_versions(config.packages, "benchmarks.docstrings.packages")
     described, counts = read_described(config.packages)
@@ -305,27 +313,10 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
             where="benchmarks.docstrings",
             do="Lower benchmarks.docstrings.items or name more packages.",
         )
-    keys = [answer.key for answer in held]
     parts = [halves(answer.text) for answer in held]
-    complete = _choices([complete_prompt(first) for first, _ in parts], [second for _, second in parts], keys, held, seed)
-    what = _choices([what_prompt(answer.of.name) for answer in held], [answer.text for answer in held], keys, held, seed)
+    complete = choice_items([complete_prompt(first) for first, _ in parts], [second for _, second in parts], held, CHOICES, seed)
+    what = choice_items([what_prompt(answer.of.name) for answer in held], [answer.text for answer in held], held, CHOICES, seed)
     return {COMPLETE: complete, WHAT: what}
-
-
-def _choices(questions: Sequence[str], right: Sequence[str], keys: Sequence[str], held: Sequence[Answer], seed: int) -> list[Item]:
-    """Returns items with three wrong answers of similar length each; a hash decides the position of the right answer."""
-    from stages.text.basics.hash_sampling import hash_value
-    from stages.text.items.benchmark_format import Item
-    from stages.text.items.held_out import wrong_answers
-
-    items = []
-    for number, wrong in enumerate(wrong_answers(right, keys, CHOICES - 1, seed)):
-        gold = hash_value(seed, "place of the right answer", keys[number]) % CHOICES
-        choices = [right[j] for j in wrong]
-        choices.insert(gold, right[number])
-        question = questions[number]
-        items.append(Item("multiple_choice", question, tuple(choices), gold, question, right[number], (held[number].text,)))
-    return items
 
 
 STAGE = Stage(
@@ -334,7 +325,12 @@ STAGE = Stage(
     run=run,
     inputs={},
     check=check_files,
-    summary={"tasks": "tasks", "scored_items": "items that models are scored on", "ngrams": "different n-grams in the index"},
+    summary={
+        "tasks": "tasks",
+        "scored_items": "items that models are scored on",
+        "items_too_short": "items too short to be searched for in training data",
+        "ngrams": "different n-grams in the index",
+    },
     output="benchmarks",
     tables=(ITEMS, ANSWERS),
     section=unscored_section,
@@ -345,6 +341,7 @@ STAGE = Stage(
         "the n-gram index is published; words as under NFKC_Casefold",
         "chance is that of the scored items, not of all",
         "questions with choices are multiple choice; a record with two readings is refused",
+        "in scripts without spaces, n-grams are of characters",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -4,7 +4,8 @@ The stage searches the documents that the mixture chose, and all conversations a
 them.
 
 Guarantee: an item is flagged exactly when one of its n-grams occurs there; the matching words are recorded as evidence. Scores are
-recomputed from the values of single items; the full set consists of the clean and the flagged items.
+recomputed from the values of single items. The full set consists of the clean items, the flagged ones, and those that are too short to be
+searched for (benchmarks.min_words): nobody knows whether these are clean.
 Cost: about 10 MB/s per core over the training text.
 Source: n-grams of 13 words and scores on the clean subset, Brown et al. 2020, appendix C.
 """
@@ -12,7 +13,8 @@ Source: n-grams of 13 words and scores on the clean subset, Brown et al. 2020, a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
@@ -42,6 +44,16 @@ FLAGS = SideTable(
     },
 )  # fmt: skip
 
+SEARCHES = SideTable(
+    "searches", "contamination_searches", "how many items of a benchmark were searched for in what the models were trained on",
+    {
+        "task": Column("string", "the benchmark"),
+        "items": Column("int64", "its items"),
+        "flagged": Column("int64", "items that were found"),
+        "too_short": Column("int64", "items too short to be searched for: no text has benchmarks.min_words words"),
+    },
+)  # fmt: skip
+
 
 class FlagRow(TypedDict):
     """A row of the table `flags`."""
@@ -55,8 +67,20 @@ class FlagRow(TypedDict):
     overlap_frac: float
 
 
+class SearchRow(TypedDict):
+    """A row of the table `searches`."""
+
+    task: str
+    items: int
+    flagged: int
+    too_short: int
+
+
 class SubsetScore(TypedDict):
-    """An entry of scores.json: a score of one model on a subset of the items; `value` is None for an empty subset."""
+    """An entry of scores.json: a score of one model on a subset of the items; `value` is None for an empty subset.
+
+    subset: full, clean, flagged, or too_short where there are such items.
+    """
 
     model: str
     task: str
@@ -81,12 +105,12 @@ class Contamination(StageConfig):
 
 
 def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes flags.parquet (one row per item and record) and scores.json (every score on all, clean and flagged items).
+    """Writes flags.parquet (one row per item and record), searches.parquet (one row per task) and scores.json (every score by subset).
 
     Returns:
         The outcome. Its rows are the flags.
     """
-    from stages.core.tables.parquet import read_rows, write_rows
+    from stages.core.tables.parquet import read_rows, schema, write_rows
     from stages.text.match.ngrams import load_index
 
     items = inputs["benchmarks"].path / "items.parquet"
@@ -107,12 +131,17 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     write_rows(out / "flags.parquet", _shape(), flags)
     flagged = {(flag["task"], flag["item_id"]) for flag in flags}
     models = [role for role, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
-    scores = [score for model in models for score in _rescored(model, inputs[model].path, _scored_items(items), flagged)]
+    short = set(index.never_found())
+    scores = [score for model in models for score in _rescored(model, inputs[model].path, _scored_items(items), flagged, short)]
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
-    total = sum(1 for _ in read_rows(items, ["task"]))
+    searches = _searches(Counter(row["task"] for row in read_rows(items, ["task"])), flagged, short)
+    write_rows(out / "searches.parquet", schema(**SEARCHES.types), searches)
+    for row in searches:
+        if row["too_short"]:
+            ctx.log(f"{row['task']}: {row['too_short']:,} of {row['items']:,} items are too short to be searched for")
     searched = [role for role in ("documents", "conversations", "preferences") if role in inputs]
     by_place = {role: sum(flag["where"] == role for flag in flags) for role in searched}
-    summary = {"items": total, "flagged_items": len(flagged), "documents_searched": documents}
+    summary = {"items": len(index.items), "flagged_items": len(flagged), "items_too_short": len(short), "documents_searched": documents}
     return Outcome(rows=len(flags), summary=summary | {f"flags_in_{role}": n for role, n in by_place.items()})
 
 
@@ -179,8 +208,24 @@ def _scored_items(items: Path) -> set[tuple[str, str]]:
     return {(row["task"], row["item_id"]) for row in read_rows(items, ["task", "item_id", "scored"]) if row["scored"]}
 
 
-def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: set[tuple[str, str]]) -> list[SubsetScore]:
-    """Returns every benchmark score of one model on all, clean and flagged items; an empty subset has the value None."""
+def _searches(items: Mapping[str, int], flagged: set[tuple[str, str]], short: set[tuple[str, str]]) -> list[SearchRow]:
+    """Returns the rows of the table `searches`. items: task -> number of items."""
+    found, unsearched = (Counter(task for task, _ in chosen) for chosen in (flagged, short))
+    return [{"task": task, "items": count, "flagged": found[task], "too_short": unsearched[task]} for task, count in items.items()]
+
+
+def _rescored(
+    model: str, scores: Path, scored: set[tuple[str, str]], flagged: set[tuple[str, str]], short: Set[tuple[str, str]] = frozenset()
+) -> list[SubsetScore]:
+    """Returns every benchmark score of one model by subset; an empty subset has the value None.
+
+    Args:
+        model: Name of the model.
+        scores: Folder of its scores.
+        scored: (task, item_id) of the items that models are scored on.
+        flagged: Those that were found in the training data.
+        short: Those that are too short to be searched for.
+    """
     import numpy as np
 
     from stages.core.tables.parquet import read_rows
@@ -192,8 +237,9 @@ def _rescored(model: str, scores: Path, scored: set[tuple[str, str]], flagged: s
             values.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
     results: list[SubsetScore] = []
     for (task, metric), own in values.items():
-        dirty = {item for item in own if (task, item) in flagged}
-        for subset, chosen in (("full", set(own)), ("clean", set(own) - dirty), ("flagged", dirty)):
+        dirty, unknown = ({item for item in own if (task, item) in chosen} for chosen in (flagged, short))
+        subsets = {"full": set(own), "clean": set(own) - dirty - unknown, "flagged": dirty} | ({"too_short": unknown} if unknown else {})
+        for subset, chosen in subsets.items():
             value, error = mean(np.array([own[item] for item in sorted(chosen)])) if chosen else (None, None)
             results.append(
                 {"model": model, "task": task, "metric": metric, "subset": subset, "value": value, "stderr": error, "n": len(chosen)}
@@ -208,17 +254,28 @@ def _shape() -> pa.Schema:
 
 
 def report_section(artifact: Artifact) -> Section:
-    """Returns the number of items found, and every score on all items, on the clean ones and on the flagged ones."""
+    """Returns the number of items found and of those not searched for, by task, and every score on all items and on each subset."""
+    from stages.core.tables.parquet import read_rows
+
+    searches = tuple(
+        {"task": row["task"]} | {name.replace("_", " "): f"{row[name]:,}" for name in ("items", "flagged", "too_short")}
+        for row in read_rows(artifact.path / "searches.parquet")
+    )
     rows = tuple(
         {name: str(score[name]) for name in ("model", "task", "metric", "subset")}
         | {"score": "" if score["value"] is None else with_error(score["value"], score["stderr"]), "items": f"{score['n']:,}"}
         for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
     )
-    title = "Every score on all items, on the clean subset and on the flagged subset"
+    title = "Every score on all items, on the clean subset, on the flagged one, and on the items too short to be searched for"
     return Section(
         "Scores with and without overlap",
         paragraphs=(" · ".join(f"{name.replace('_', ' ')}: {figure(value)}" for name, value in artifact.summary.items()),),
-        tables=(SectionTable(rows, title, ("score", "items"), folded=True),),
+        tables=(
+            SectionTable(
+                searches, "Items searched for in the training data; nothing is known of those too short", ("items", "flagged", "too short")
+            ),
+            SectionTable(rows, title, ("score", "items"), folded=True),
+        ),
     )
 
 
@@ -232,12 +289,18 @@ STAGE = Stage(
     },
     optional=("documents", "mixture", "conversations", "preferences", "{model}"),
     one_of=(("documents", "mixture"), ("conversations",), ("preferences",)),
-    summary={"items": "benchmark items", "flagged_items": "items found in the training data"},
+    summary={
+        "items": "benchmark items", "flagged_items": "items found in the training data",
+        "items_too_short": "items too short to be searched for",
+    },
     output="contamination",
-    tables=(FLAGS,),
+    tables=(FLAGS, SEARCHES),
     section=report_section,
     unit="flags",
     does="overlap per item; every score on all, clean and flagged items",
-    versions=("first version", "the index of the benchmarks; words as under NFKC_Casefold"),
+    versions=(
+        "first version", "the index of the benchmarks; words as under NFKC_Casefold",
+        "in scripts without spaces, n-grams are of characters; items too short to be searched for are no clean items",
+    ),
     distributions=("numpy", "numba", "pyarrow"),
 )  # fmt: skip

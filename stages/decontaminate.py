@@ -3,8 +3,8 @@
 The stage searches every document for the word n-grams (13 by default) of every item text; it matches shorter item texts as a whole. Mode
 `span` cuts the matching words out, mode `document` drops the document.
 
-Guarantee: a search of the output finds nothing. hits.parquet records every match. Without benchmarks nothing is searched for: every
-document is kept as it is, and its decision has nulls in place of hits.
+Guarantee: a search of the output finds nothing. hits.parquet records every match. Items too short to be searched for are counted. Without
+benchmarks nothing is searched for: every document is kept as it is, and its decision has nulls in place of hits.
 Cost: about 8 MB/s per core, without reading and writing.
 Source: n = 13 and the removal of short remaining texts are GPT-3's (Brown et al. 2020, appendix C).
 """
@@ -119,6 +119,8 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
     index = load_index(folder) if folder else empty_index()
     if folder is None:
         ctx.log("benchmarks is off: nothing is searched for, and every document is kept")
+    if short := len(index.never_found()):
+        ctx.log(f"{short:,} of {len(index.items):,} benchmark items are too short to be searched for (fewer than {index.min_words} words)")
     paths = document_shards(inputs["documents"].path)
     shards = run_shards(
         clean_file, [CleanTask(path, folder, config) for path in paths], ctx, "clean", [path.stat().st_size for path in paths]
@@ -137,7 +139,7 @@ def run(config: DecontaminateConfig, inputs: Mapping[str, Artifact], out: Path, 
         )
     summary = {
         "documents": rows, "text_chars": record_counts.chars_out, "hits": len(hits), "items_found": len({(h["task"], h["item_id"]) for h in hits}),
-        "items": len(index.items), "item_texts": index.texts, "item_texts_too_short": index.short_texts,
+        "items": len(index.items), "item_texts": index.texts, "item_texts_too_short": index.short_texts, "items_too_short": short,
         "chars_cut": record_counts.chars_removed,
     }  # fmt: skip
     return Outcome(rows=rows, record_counts=record_counts, summary=summary)
@@ -215,6 +217,7 @@ STAGE = Stage(
     summary={
         "documents": "documents that stay",
         "items_found": "benchmark items found",
+        "items_too_short": "benchmark items too short to be searched for",
         "chars_cut": "characters cut from documents that stay",
     },
     output="documents",
@@ -225,6 +228,7 @@ STAGE = Stage(
     versions=(
         "word n-grams of all item texts, spans or documents",
         "the index of the benchmarks; words as under NFKC_Casefold",
+        "in scripts without spaces, n-grams are of characters; the items that are too short to be searched for are counted",
     ),
     distributions=("numpy", "numba", "pyarrow"),
     importer=import_documents.IMPORTER,

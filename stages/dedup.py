@@ -70,7 +70,8 @@ class DedupConfig(StageConfig):
     """Settings of the dedup stage: which documents count as duplicates and which of them stays."""
 
     shingle_words: int = Field(5, ge=1, le=1000)
-    """Words per shingle (FineWeb and datatrove use 5)."""
+    """Words per shingle (FineWeb and datatrove use 5). In scripts without spaces between words, as many characters as count as so many words:
+    6 Chinese characters for 5 words, 3 Japanese kana, Thai, Lao, Khmer or Burmese letters for 1 word (stages/text/match/words.py)."""
     bands: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 22
     """LSH bands. With 22 x 5, LSH proposes a pair at the threshold in more than 999 of 1,000 cases (1 - (1 - 0.8^5)^22). auto takes bands
     and rows from datasketch's search for the threshold. That search weights both errors equally and proposes 40 % of the pairs at the
@@ -281,6 +282,7 @@ STAGE = Stage(
         "exact text, MinHash-LSH verified by exact Jaccard",
         "words as under NFKC_Casefold; bands out of core; pairs and signatures published; existing corpora; repeated lines",
         "pages to remove by recipe, with their copies",
+        "in scripts without spaces, shingles are of characters",
     ),
     distributions=("datasketch", "xxhash", "numpy", "numba", "pyarrow"),
     importer=import_documents.IMPORTER,

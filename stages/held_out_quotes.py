@@ -1,7 +1,8 @@
 """Which conversations and preference pairs quote a document that the mixture holds out from pretraining: sft and reference leave them out.
 
 Bits per byte of the fine-tuned models are measured on those documents, so fine-tuning should not train on their words.
-Guarantee: what stages/text/match/quotes.py calls a quote is found in every reply of the train split. Nothing is searched for where the node's
+Guarantee: what stages/text/match/quotes.py calls a quote is found in every reply of the train split; the log counts the records that are
+too short to be searched. Nothing is searched for where the node's
 other inputs are not made from the mixture and its documents in this pipeline (both roles are ancestors, stages/core/contract/declaration.py);
 the log says so if only one of the two is there.
 Cost: the ids of all documents, the texts of the row groups with a held-out document, and the searches of quotes.py.
@@ -39,7 +40,7 @@ def held_out_quotes(
     import pyarrow.parquet as pq
 
     from stages.core.tables.documents import texts_of_documents
-    from stages.text.match.quotes import quotes
+    from stages.text.match.quotes import quotes, too_short
 
     there = [node for role, node in ROLES.items() if role in inputs]
     absent = [node for role, node in ROLES.items() if role not in inputs]
@@ -51,9 +52,11 @@ def held_out_quotes(
     wanted = set(spans.column("doc_id").to_pylist())
     texts = texts_of_documents(inputs[HELD_OUT_DOCUMENTS].path, wanted)
     train = [record for record in records if record["split"] == "train"]
-    found = quotes((_quotable(record) for record in train), texts)
+    examples = [_quotable(record) for record in train]
+    found, unsearched = quotes(examples, texts), too_short(examples)
     ctx.log(
         f"{len(found):,} of {len(train):,} records for training quote one of {len(texts):,} documents that are held out from pretraining"
+        + (f"; {unsearched:,} are too short to be searched" if unsearched else "")
         + (f"; the texts of {len(wanted) - len(texts):,} more are not at hand" if len(texts) < len(wanted) else "")
     )
     return found

@@ -205,6 +205,7 @@ STAGE = Stage(
         "reasons are spelled in snake_case",
         "files in six formats; a text in the field system is a system turn",
         "records whose fields mean more than is carried are dropped with a reason; system_prompt, input; a content as one part of text",
+        "in scripts without spaces, the words of n-grams and of the split are characters",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

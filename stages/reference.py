@@ -176,6 +176,7 @@ STAGE = Stage(
         "attention by segment, log-probabilities in chunks and RoPE in fp32 round otherwise",
         "canaries.json: texts and chats with their ids and loss masks",
         "pairs that quote a document held out from pretraining are left out",
+        "in scripts without spaces, quotes are of characters",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

@@ -259,6 +259,7 @@ STAGE = Stage(
         "the nodes that the recipe leaves off, with the reasons; the table of artifacts says what their rows are; samples of dropped and kept pages",
         "the folders of the models, and texts that they wrote",
         "benchmark tasks that no model is scored on, with the reasons",
+        "how many items of each benchmark are too short to be searched for",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

@@ -126,7 +126,7 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     """Returns what training needs, after writing the sequences.
 
     Raises:
-        StageError: The tokenizer does not have the vocabulary size of the model.
+        StageError: The tokenizer has more ids than the embedding of the model has rows.
     """
     from tokenizers import Tokenizer
 
@@ -307,6 +307,7 @@ STAGE = Stage(
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
         "conversations that quote a document held out from pretraining are left out",
+        "in scripts without spaces, quotes are of characters",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
     deterministic=False,

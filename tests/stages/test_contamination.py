@@ -102,5 +102,5 @@ def test_what_a_pipeline_does_not_have_is_not_searched(tmp_path: Path) -> None:
     given = {role: artifact for role, artifact in inputs(tmp_path).items() if role in ("benchmarks", "conversations", "base", "sft")}
     found = run_stage(STAGE, {}, given, tmp_path / "home")
     assert [flag["where"] for flag in read_rows(found.path / "flags.parquet")] == ["conversations"]
-    assert found.summary == {"items": 6, "flagged_items": 1, "documents_searched": 0, "flags_in_conversations": 1}
+    assert found.summary == {"items": 6, "flagged_items": 1, "items_too_short": 0, "documents_searched": 0, "flags_in_conversations": 1}
     assert {score["model"] for score in json.loads((found.path / "scores.json").read_text())} == {"base", "sft"}

@@ -77,7 +77,7 @@ def test_flags_are_counted_by_place_and_items_once(given: dict[str, Artifact], t
     given["preferences"] = pairs(tmp_path / "pairs", [(QUESTIONS[2], "a", "b"), (QUESTIONS[2], "c", "d")])
     made_of = run_stage(STAGE, {}, given, tmp_path / "home")
     assert made_of.summary == {
-        "items": 6, "flagged_items": 3, "documents_searched": 3, "flags_in_documents": 3, "flags_in_conversations": 1,
+        "items": 6, "flagged_items": 3, "items_too_short": 0, "documents_searched": 3, "flags_in_documents": 3, "flags_in_conversations": 1,
         "flags_in_preferences": 2,
     }  # fmt: skip
     assert made_of.manifest["rows"] == 6

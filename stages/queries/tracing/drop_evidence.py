@@ -258,19 +258,20 @@ def _ngrams(words: str, texts: Sequence[str], n: int, least: int) -> int:
     Args:
         words: the words of the match, separated by blanks.
         texts: the texts of the item.
-        n: words per n-gram. A text of fewer words counts as one n-gram.
+        n: words per n-gram, as in stages/text/match/ngrams.py. A text of fewer words counts as one n-gram.
         least: a text of fewer than min(n, `least`) words does not count.
 
     Returns:
         The number of occurrences.
     """
-    from stages.text.match.words import hash_words, joined
+    from stages.text.match.words import SIXTHS, hash_words, joined, windows
 
     found = hash_words(*joined([words, *texts]))
-    run, *items = [tuple(found.hashes[a:b].tolist()) for a, b in pairwise(found.offsets.tolist())]
-    sizes = [(item, min(n, len(item))) for item in items if len(item) >= min(n, least)]
-    grams = {item[i : i + size] for item, size in sizes for i in range(len(item) - size + 1)}
-    return sum(run[i : i + size] in grams for size in {size for _, size in sizes} for i in range(len(run) - size + 1))
+    lengths, long_enough = windows(found, n).tolist(), (found.text_sixths() >= SIXTHS * min(n, least)).tolist()
+    hashes, (run, *items) = found.hashes.tolist(), list(pairwise(found.offsets.tolist()))
+    starts = [start for item, fits in zip(items, long_enough[1:], strict=True) if fits for start in range(*item) if lengths[start]]
+    grams = {tuple(hashes[start : start + lengths[start]]) for start in starts}
+    return sum(tuple(hashes[start : start + size]) in grams for size in set(map(len, grams)) for start in range(run[0], run[1] - size + 1))
 
 
 def _shares(

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from stages.text.basics.hash_sampling import hash_value
+from stages.text.items.benchmark_format import Item
 from stages.text.match.words import normalise_words
 from stages.text.site.doc_markup import plain_text
 from stages.text.site.docstrings import Docstring, read_docstrings
@@ -156,6 +157,26 @@ def halves(sentence: str) -> tuple[str, str]:
     words = sentence.split()
     middle = (len(words) + 1) // 2
     return " ".join(words[:middle]), " ".join(words[middle:])
+
+
+def choice_items(questions: Sequence[str], right: Sequence[str], held: Sequence[Answer], choices: int, seed: int) -> list[Item]:
+    """Returns items with wrong answers of similar length; a hash decides the position of the right answer.
+
+    Args:
+        questions: Question of each item.
+        right: Its right answer.
+        held: The held-out sentence that it is made from.
+        choices: Answers per item.
+        seed: Seed of the hashes.
+    """
+    keys, items = [answer.key for answer in held], []
+    for number, wrong in enumerate(wrong_answers(right, keys, choices - 1, seed)):
+        gold = hash_value(seed, "place of the right answer", keys[number]) % choices
+        answers = [right[j] for j in wrong]
+        answers.insert(gold, right[number])
+        question = questions[number]
+        items.append(Item("multiple_choice", question, tuple(answers), gold, question, right[number], (held[number].text,)))
+    return items
 
 
 def wrong_answers(texts: Sequence[str], keys: Sequence[str], count: int, seed: int) -> list[list[int]]:

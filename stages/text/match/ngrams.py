@@ -2,7 +2,8 @@
 
 Words are those of stages/text/match/words.py: case, punctuation, line breaks and Unicode forms do not hide a match. An item text of n words
 or more is indexed by each of its word n-grams. A shorter text is indexed as a whole, but not below `min_words`, because ordinary phrases
-have fewer words.
+have fewer words. In scripts without spaces an n-gram has as many characters as count as n words: for 13 words 16 Chinese characters, or 39
+Thai ones.
 Guarantee: exact up to collisions of 64-bit word hashes. The hash of an n-gram only proposes a match; a comparison word by word confirms it.
 Spans are character offsets into the given text.
 Cost: one lookup in a bit table per word of the text (the first words of every n-gram, 16 bits each), more only where the bit is set. Search
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.match.words import Words, folded_word, hash_words, joined
+from stages.text.match.words import SIXTHS, Words, hash_words, joined, normalise_words, windows
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication modulo 2**64 is a bijection (golden ratio, Knuth 6.4)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finalizer
@@ -62,13 +63,19 @@ class Index:
     items: tuple[tuple[str, str], ...]  # (task, item_id)
     texts: int
     short_texts: int
-    lengths: np.ndarray  # int64, ascending: the lengths of n-grams that occur
+    lengths: np.ndarray  # int64, ascending: the lengths of n-grams that occur, in words (characters in scripts without spaces)
     words: np.ndarray  # uint64: the word hashes of all indexed texts, one after the other
     hashes: np.ndarray  # uint64 [grams]
     position: np.ndarray  # uint32 [grams]
     item: np.ndarray  # uint32 [grams]
     slots: np.ndarray  # uint32 [power of two]: hash table with open addressing; 1 + the first n-gram of a hash, 0 free
     gate: np.ndarray  # uint64 [power of two]: a bit per hash of the first lengths[0] words of an n-gram
+
+    def never_found(self) -> list[tuple[str, str]]:
+        """Returns (task, item_id) of the items none of whose texts is long enough to be searched for."""
+        searched = np.zeros(len(self.items), bool)
+        searched[self.item] = True
+        return [self.items[number] for number in np.flatnonzero(~searched).tolist()]
 
 
 def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int, min_words: int) -> Index:
@@ -89,18 +96,20 @@ def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int, min_wor
         texts += own
         owners += [len(names)] * len(own)
         names.append((task, item_id))
-    words = hash_words(*joined(texts))
-    counts = np.diff(words.offsets)
-    long_enough = counts >= min(min_words, n)
+    words, least = hash_words(*joined(texts)), min(min_words, n)
+    long_enough = words.text_sixths() >= SIXTHS * least
     if not long_enough.any():
         raise EmptyIndexError(
-            f"the index of benchmark n-grams is empty: none of the {len(texts)} texts of {len(names)} items has {min(min_words, n)} words or more"
+            f"the index of benchmark n-grams is empty: none of the {len(texts)} texts of {len(names)} items has {least} words or more"
         )
-    length_of = np.minimum(counts, n)
-    lengths = np.unique(length_of[long_enough])
-    owner = np.array(owners, np.int64)
-    parts = [_grams(words, int(length), np.flatnonzero(long_enough & (length_of == length)), owner) for length in lengths]
-    hashes, position, item = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    sizes = np.diff(words.offsets)
+    length_of = windows(words, n) * np.repeat(long_enough, sizes)
+    owner = np.repeat(np.array(owners, np.int64), sizes)  # of each word
+    lengths = np.unique(length_of[length_of > 0])
+    starts = [np.flatnonzero(length_of == length) for length in lengths]
+    hashes = np.concatenate([_gram_hashes(words, int(length), own) for length, own in zip(lengths, starts, strict=True)])
+    position = np.concatenate(starts)
+    item = owner[position]
     order = np.lexsort((position, item, hashes))
     hashes, position, item = hashes[order], position[order], item[order]
     new = np.concatenate(([True], (hashes[1:] != hashes[:-1]) | (item[1:] != item[:-1])))  # the text with the answer repeats the question
@@ -174,16 +183,14 @@ def _power(count: int) -> int:
     return 1 << max(6, (count - 1).bit_length())
 
 
-def _grams(words: Words, length: int, texts: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns (hash, position, item) of every n-gram of this length in some texts."""
-    counts = np.diff(words.offsets)[texts] - length + 1
-    inside = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    position = np.repeat(words.offsets[texts], counts) + inside
+def _gram_hashes(words: Words, length: int, position: np.ndarray) -> np.ndarray:
+    """Returns the hash of the n-gram of `length` words that begins at each position: uint64 [positions]."""
     value = np.zeros(len(position), np.uint64)
     for k in range(length):
         value = value * _BASE + words.hashes[position + k]
     value = (value + np.uint64(length)) * _MIX
-    return value ^ (value >> np.uint64(32)), position, np.repeat(owner[texts], counts)
+    mixed: np.ndarray = value ^ (value >> np.uint64(32))
+    return mixed
 
 
 def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -200,9 +207,8 @@ def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 def _match(index: Index, data: np.ndarray, words: Words, item: int, first: int, last: int) -> Match:
     """Returns a run of words as a match. Byte positions become character offsets."""
     start, end = int(words.first[first]), int(words.last[last - 1])
-    before, inside = (len(data[a:b].tobytes().decode("utf-8", "surrogatepass")) for a, b in ((0, start), (start, end)))
-    shown = " ".join(folded_word(data[words.first[k] : words.last[k]].tobytes()) for k in range(first, last))
-    return Match(*index.items[item], before, before + inside, shown)
+    before, inside = (data[a:b].tobytes().decode("utf-8", "surrogatepass") for a, b in ((0, start), (start, end)))
+    return Match(*index.items[item], len(before), len(before) + len(inside), " ".join(normalise_words(inside)))
 
 
 def _fill(hashes, position, words, shortest, slots, gate):  # type: ignore[no-untyped-def]

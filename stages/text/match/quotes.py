@@ -1,7 +1,8 @@
 """Finds which examples quote some documents: many words of them in a row, or a short reply or sentence as a whole.
 
 Guarantee: exact up to collisions of 64-bit word hashes (stages/text/match/ngrams.py). Case, punctuation and line breaks do not hide a quote.
-Limits: up to 12 words inside a longer sentence are no quote. Where a script has no spaces, a word is what stands between punctuation marks.
+Limits: up to 12 words inside a longer sentence are no quote. A reply of fewer than SHORTEST_QUOTE_WORDS is not searched (`too_short`). In
+scripts without spaces, as many characters as count as so many words take their place.
 Cost: about two minutes per million replies of 2 KB; the documents' index takes about 110 bytes per word while it is built.
 Source: n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from stages.text.match.ngrams import EmptyIndexError, Index, build_index, empty_index, find
-from stages.text.match.words import normalise_words
+from stages.text.match.words import SIXTHS, hash_words, joined, normalise_words
 
 QUOTE_WORDS = 13
 """A reply quotes a document if it has this many words of it in a row."""
 SHORTEST_QUOTE_WORDS = 5
 """A reply or sentence of fewer than QUOTE_WORDS words is a quote if a document holds all of it. Below this number, it can be any phrase."""
-SENTENCE_OR_LINE_END = re.compile(r"(?<=[.!?。！？])\s+|\n+")
+SENTENCE_OR_LINE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。｡．！？။។])\s*|(?<=[\u0e00-\u0eff])\s+|\n+")
+"""No space follows most full stops of scripts without spaces. Thai and Lao have a space in place of a full stop."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,18 @@ def quotes(examples: Iterable[Quotable], documents: Sequence[str]) -> dict[UUID,
     return quoted
 
 
+def too_short(examples: Iterable[Quotable]) -> int:
+    """Returns the number of examples of which no reply has SHORTEST_QUOTE_WORDS words, so that `quotes` does not search them."""
+    return sum(bool((hash_words(*joined(example.replies)).text_sixths() < SIXTHS * SHORTEST_QUOTE_WORDS).all()) for example in examples)
+
+
 def _short_parts(reply: str) -> list[str]:
     """Returns the reply and its sentences, each as folded words, as far as they have SHORTEST_QUOTE_WORDS to QUOTE_WORDS - 1 words."""
     sentences = SENTENCE_OR_LINE_END.split(reply)
-    parts = [normalise_words(text) for text in (sentences if len(sentences) == 1 else [reply, *sentences])]
-    return [" ".join(words) for words in parts if SHORTEST_QUOTE_WORDS <= len(words) < QUOTE_WORDS]
+    parts = sentences if len(sentences) == 1 else [reply, *sentences]
+    counts = hash_words(*joined(parts)).text_sixths() // SIXTHS
+    fits = (counts >= SHORTEST_QUOTE_WORDS) & (counts < QUOTE_WORDS)
+    return [" ".join(normalise_words(part)) for part, fit in zip(parts, fits.tolist(), strict=True) if fit]
 
 
 def _index_of(texts: Sequence[tuple[str, Sequence[str]]], min_words: int) -> Index:

@@ -1,17 +1,16 @@
 """Sorts the places of a text where a word begins by what follows them, so that every verbatim occurrence of words is one range.
 
 A piece is some texts (documents, or messages of conversations and pairs), joined as UTF-8, each followed by the byte END, which occurs in
-no UTF-8. A word is a run of characters that
-`stages/text/match/words.py` does not separate words at (letters, digits, `_`, marks, characters that are skipped there); nothing is folded.
-In scripts that are written without spaces between words (WITHOUT_SPACES), each character is a word, with the marks after it: a dictionary
-would find other words in a part of a text than in the whole, so that a search would miss occurrences.
+no UTF-8. A word begins and ends where one of `stages/text/match/words.py` does: it is a run of letters, digits, `_`, marks and characters
+that are skipped there, or one character of a script without spaces, with the marks after it; nothing is folded. (A character that is several
+there is one here.)
 Guarantee: the array has every place where a word begins once, in the order of the bytes from there on. No occurrence crosses texts,
 because no query has END.
 Cost: six bytes of memory per byte of text while a piece is sorted; about 5 MB of text per second on one busy core (2026-11-23). On disk the text and four
 bytes per word, about 1.8 bytes per byte of English and 2.3 of Chinese.
 Source: libdivsufsort (Yuta Mori) by pydivsufsort; OLMoTrace (Liu et al. 2025) and infini-gram (Liu et al. 2024) sort tokens instead. Bytes
 are sorted here because the tokens of words depend on the text around them, so that a search for tokens misses occurrences. Only places where
-a word begins are kept, as spans begin there; that makes the array a fifth as large. The scripts are Unicode's (Standard Annexes 24 and 14).
+a word begins are kept, as spans begin there; that makes the array a fifth as large.
 """
 
 from __future__ import annotations
@@ -25,15 +24,14 @@ from pathlib import Path
 import numpy as np
 
 from stages.text.basics.native import compiled
-from stages.text.match.words import PASSED_OVER, SEPARATOR, folding
+from stages.text.match import words
+from stages.text.match.scripts import script_of
 
 END = 0xFF
 BYTES_PER_BYTE = 6
 """Memory per byte of a piece while it is sorted: the text, where its words begin, and a 4-byte place per byte."""
 CHUNK = 1 << 24
 ID_BYTES = 16
-WITHOUT_SPACES = r"[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Line_Break=SA}]"
-"""Characters of scripts without spaces between words: by script extension, and by the line-breaking class of Thai, Lao, Khmer, Burmese and others."""
 SEPARATES, LETTER, MARK, ALONE = 0, 1, 2, 3
 """Classes of characters: separates words; continues a word but one of ALONE; continues any word; is a word, with the marks after it."""
 TEXT, ORDER, STARTS, IDS = "text.bin", "order.bin", "starts.bin", "ids.bin"
@@ -74,16 +72,15 @@ class TextWords:
 @cache
 def character_classes() -> np.ndarray:
     """Returns the class of every code point: uint8 [0x110000]."""
-    import regex
-
-    table = folding().table
-    classes = np.zeros(len(table), np.uint8)
-    inside = np.flatnonzero((table & np.uint32(3)) != SEPARATOR)
-    classes[inside] = LETTER
-    text = "".join(map(chr, inside.tolist()))
-    classes[[ord(found) for found in regex.findall(WITHOUT_SPACES, text)]] = ALONE
-    classes[[ord(character) for character in text if unicodedata.category(character)[0] == "M"]] = MARK
-    classes[table == PASSED_OVER] = MARK
+    table = words.folding().table
+    kinds = table & np.uint32(7)
+    classes = np.full(len(table), SEPARATES, np.uint8)
+    classes[kinds == words.LETTER] = LETTER
+    classes[(kinds == words.IDEOGRAPH) | (kinds == words.PHONETIC)] = ALONE
+    classes[(kinds == words.MARK) | (table == words.PASSED_OVER)] = MARK
+    for code in np.flatnonzero(kinds == words.SEVERAL).tolist():
+        mark = unicodedata.category(chr(code))[0] == "M"
+        classes[code] = MARK if mark else ALONE if script_of(chr(code)) else LETTER
     return classes
 
 
