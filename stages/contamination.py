@@ -129,19 +129,22 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
         if role in inputs:
             flags += _search(index, role, _dialogues(inputs[role].path / f"{role}.parquet", role))
     write_rows(out / "flags.parquet", _shape(), flags)
-    flagged = {(flag["task"], flag["item_id"]) for flag in flags}
+    names = _score_names(inputs["benchmarks"].path)
+    found = {(flag["task"], flag["item_id"]) for flag in flags}
     models = [role for role, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
     short = set(index.never_found())
-    scores = [score for model in models for score in _rescored(model, inputs[model].path, _scored_items(items), flagged, short)]
+    flagged, unsearched = ({(name, item) for task, item in some for name in names[task]} for some in (found, short))
+    scored = _scored_items(items, names)
+    scores = [score for model in models for score in _rescored(model, inputs[model].path, scored, flagged, unsearched)]
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
-    searches = _searches(Counter(row["task"] for row in read_rows(items, ["task"])), flagged, short)
+    searches = _searches(Counter(row["task"] for row in read_rows(items, ["task"])), found, short)
     write_rows(out / "searches.parquet", schema(**SEARCHES.types), searches)
     for row in searches:
         if row["too_short"]:
             ctx.log(f"{row['task']}: {row['too_short']:,} of {row['items']:,} items are too short to be searched for")
     searched = [role for role in ("documents", "conversations", "preferences") if role in inputs]
     by_place = {role: sum(flag["where"] == role for flag in flags) for role in searched}
-    summary = {"items": len(index.items), "flagged_items": len(flagged), "items_too_short": len(short), "documents_searched": documents}
+    summary = {"items": len(index.items), "flagged_items": len(found), "items_too_short": len(short), "documents_searched": documents}
     return Outcome(rows=len(flags), summary=summary | {f"flags_in_{role}": n for role, n in by_place.items()})
 
 
@@ -202,10 +205,20 @@ def _dialogues(path: Path, role: str) -> Iterable[tuple[UUID, None, str]]:
             yield row["doc_id"], None, f"{prompt}\n{row['chosen']}\n{prompt}\n{row['rejected']}"
 
 
-def _scored_items(items: Path) -> set[tuple[str, str]]:
+def _score_names(benchmarks: Path) -> dict[str, tuple[str, str]]:
+    """Returns task -> the names that its scores may have: that of this version of evaluate, and the task's, as of earlier versions."""
+    from stages.text.items.benchmark_task import scored_name
+
+    entries = json.loads((benchmarks / "tasks.json").read_text(encoding="utf-8"))
+    return {entry["name"]: (scored_name(entry["name"], entry.get("format", "")), entry["name"]) for entry in entries}
+
+
+def _scored_items(items: Path, names: Mapping[str, tuple[str, str]]) -> set[tuple[str, str]]:
+    """Returns (name of the scores, item) of every item that is scored."""
     from stages.core.tables.parquet import read_rows
 
-    return {(row["task"], row["item_id"]) for row in read_rows(items, ["task", "item_id", "scored"]) if row["scored"]}
+    rows = read_rows(items, ["task", "item_id", "scored"])
+    return {(name, row["item_id"]) for row in rows if row["scored"] for name in names[row["task"]]}
 
 
 def _searches(items: Mapping[str, int], flagged: set[tuple[str, str]], short: set[tuple[str, str]]) -> list[SearchRow]:

@@ -1,11 +1,14 @@
-"""evaluate: scores one exported model on benchmark items with lm-eval, and on the validation documents in bits per byte.
+"""evaluate: scores one exported model on benchmark items, and on the validation documents in bits per byte.
 
 A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks. The model also writes some text, for reading.
+Questions are in Loam's own wording and scores of files are named so (`scored_name`); lm-eval computes the metrics from the log-likelihoods.
 
-Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Bits per byte count every token
-of a document's text once (without its end-of-text token) over the UTF-8 bytes of the text.
+Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Through the chat template, the ids
+that are scored are those that sft trains: question, then answer, without its end-of-turn token. A question or prompt that does not fit in
+the context is cut on the left, counted and named. Bits per byte count every token of a document's text once (without its end-of-text token)
+over the UTF-8 bytes of the text; a document that is longer than the context is read in windows, and nothing of it is cut.
 Cost: one forward pass per distinct request, and one per token that the model writes.
-Source: lm-eval 0.4.13; stages/text/tokens/kneser_ney.py for the Kneser-Ney baseline.
+Source: lm-eval 0.4.13 for the metrics; stages/text/tokens/kneser_ney.py for the Kneser-Ney baseline.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +30,37 @@ from stages.core.contract.report_section import Section
 from stages.core.contract.side_table import Column, SideTable
 from stages.generations import GENERATIONS
 from stages.settings import StageConfig
-from stages.task_scores import ItemValue, TaskScore, read_questions, read_tasks, score_tasks
+from stages.task_scores import (
+    ItemValue,
+    TaskEntry,
+    TaskScore,
+    cut_table,
+    log_cuts,
+    read_questions,
+    read_tasks,
+    score_tasks,
+    task_entry,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from stages.lm.infer.continued_text import Prompt
-    from stages.lm.infer.harness import Question
+    from stages.generations import GenerationRow
+    from stages.lm.infer.lm_eval_model import AnswerIds
+    from stages.text.items.chat import ChatFormat
     from stages.text.tokens.validation import Validation
 
 VALIDATION = "validation"
 UNIGRAM = "unigram"
 KNESER_NEY = "kneser_ney_3gram"
+WORDING = (
+    "Tasks are asked 0-shot in Loam's own wording; loam_NAME is the task of the file NAME. Scores of other tools, which word the same items "
+    "otherwise, do not compare with these."
+)
 SAMPLES = SideTable(
     "samples", "samples", "an item's own value of a metric",
     {
-        "task": Column("string", "the benchmark, or validation"),
+        "task": Column("string", "loam_ and the benchmark's name in benchmark_items; docs_complete or docs_what; or validation"),
         "item_id": Column("string", "the item, or the document held out"),
         "metric": Column("string", "the metric"),
         "value": Column("float64", "its value for this item; a score is made of these"),
@@ -56,7 +75,7 @@ class Evaluate(StageConfig):
     """Format every question with the chat template, for models that were tuned on chats."""
     plain_tasks: tuple[NotEmpty, ...] = ()
     """With chat: tasks whose questions are asked as they are, as a base model is asked, so that the two compare. Through the template the form
-    of a question changes as well."""
+    of a question changes as well. A task is named by its file up to the first dot, or is docs_complete or docs_what."""
     baselines: bool = False
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
@@ -95,6 +114,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     from stages.core.tables.parquet import schema, write_rows
     from stages.lm.infer.lm_eval_model import make_lm
     from stages.lm.infer.score import load_model, load_tokenizer
+    from stages.text.tokenizer.bpe import load_chat_format
     from stages.text.tokens.validation import read_validation
 
     if "tokens" in inputs:
@@ -102,18 +122,21 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     benchmarks = inputs["benchmarks"].path if "benchmarks" in inputs else None
     tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
     questions = read_questions(benchmarks, tasks) if benchmarks else {}
-    in_chat = [name for name in questions if config.chat and name not in config.plain_tasks]
+    in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks]
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
     max_length = _max_length(model, inputs)
-    scores: list[TaskScore] = []
-    samples: list[ItemValue] = []
-    tokenizer = load_tokenizer(folder)
+    tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
+
+    def lm_of(chat: bool) -> Any:
+        def progress(done: int, total: int) -> None:
+            ctx.progress(done, total, "requests", "tasks")
+
+        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None)
+
+    scores, samples, cut = score_tasks(lm_of, tasks, questions, in_chat)
+    log_cuts(ctx, {name: (one, len(questions[name])) for name, one in cut.items()}, max_length)
     validation = None
-    if questions:
-        batch_size = ctx.runtime.eval_batch_size
-        lm = make_lm(model, tokenizer, max_length, batch_size, lambda done, total: ctx.progress(done, total, "requests", "tasks"))
-        scores, samples = score_tasks(lm, tasks, questions, in_chat)
     if "mixture" in inputs:
         mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
         validation = read_validation(mixture, tokens)
@@ -125,12 +148,27 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
             samples += _validation_samples(name, values, validation)
     (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
-    prompts = _prompts(config, tokenizer, {name: questions[name] for name in in_chat}, validation) if config.generated_tokens else []
-    written = generations.rows(model, tokenizer, prompts, config.generated_tokens, max_length)
-    write_rows(out / "generations.parquet", schema(**GENERATIONS.types), written)
-    _write_harness(out / "harness.json", config, scores, max_length, tokenizer.bos_token_id is not None)
-    summary = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
+    asked = {name: questions[name] for name in in_chat}
+    prompts = generations.prompts(tokenizer, form, config.prompts, asked if config.chat else None, validation)
+    written = generations.write(out, model, tokenizer, prompts, config.generated_tokens, max_length, ctx)
+    described = {name: task_entry(task, len(questions[name]), cut[name]) for name, task in tasks.items()}
+    _write_harness(out / "harness.json", config, described, in_chat, written, max_length, form)
+    summary: dict[str, int | float] = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
+    summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
+    summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
     return Outcome(rows=len(samples), summary=summary)
+
+
+def _answer_ids(form: ChatFormat) -> AnswerIds:
+    """Returns the function that gives the ids of a question and its answer, as sft trains them."""
+    from stages.text.items.chat import render_answer
+
+    remembering = replace(form, encode=cache(form.encode))  # a question comes with each of its answers
+
+    def ids(question: str, answer: str) -> tuple[list[int], list[int]]:
+        return render_answer([{"role": "user", "content": question}], answer, remembering)
+
+    return ids
 
 
 def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
@@ -139,26 +177,6 @@ def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
     if "mixture" not in inputs:
         return longest
     return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]), longest)
-
-
-def _prompts(config: Evaluate, tokenizer: Any, questions: Mapping[str, Sequence[Question]], validation: Validation | None) -> list[Prompt]:
-    """Returns the prompts of the recipe; without any, questions for a chat model and openings of held-out documents for another.
-
-    Args:
-        config: The settings.
-        tokenizer: The model's tokenizer.
-        questions: The questions by task that pass the chat template.
-        validation: The held-out documents; None without a mixture.
-    """
-    if config.prompts:
-        return generations.given(tokenizer, config.prompts, config.chat)
-    if config.chat:
-        return generations.questions(
-            tokenizer, [(f"{task}/{item['item_id']}", item["context"]) for task, items in questions.items() for item in items]
-        )
-    if validation is None:
-        return []
-    return generations.openings(tokenizer, [*zip(map(str, validation.doc_ids), validation.ids, strict=True)])
 
 
 def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:
@@ -219,34 +237,59 @@ def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> l
     ]
 
 
-def _write_harness(path: Path, config: Evaluate, scores: Sequence[TaskScore], max_length: int, bos: bool) -> None:
+def _write_harness(
+    path: Path,
+    config: Evaluate,
+    tasks: Mapping[str, TaskEntry],
+    in_chat: Sequence[str],
+    written: Sequence[GenerationRow],
+    max_length: int,
+    form: ChatFormat,
+) -> None:
+    """Writes harness.json: how the scores were computed.
+
+    Args:
+        path: The file.
+        config: The settings.
+        tasks: Scored name -> its entry.
+        in_chat: Names of the tasks that pass the chat template.
+        written: The texts that the model wrote.
+        max_length: Context in tokens.
+        form: The format of the tokenizer.
+    """
     from importlib.metadata import version
 
-    names = sorted({score.task for score in scores} - {VALIDATION})
+    plain = sorted(set(tasks) - set(in_chat))
     described = {
-        "lm_eval": version("lm-eval"),
-        "tasks": {name: {"version": 1.0, "num_fewshot": 0} for name in names},
+        "log_likelihoods": "Loam, by transformers",
+        "metrics": f"lm-eval {version('lm-eval')}",
+        "tasks": dict(sorted(tasks.items())),
         "chat_template": config.chat,
-        **({"plain_tasks": list(config.plain_tasks)} if config.plain_tasks else {}),
+        **({"plain_tasks": plain} if config.plain_tasks else {}),
         "max_length": max_length,
         "context_begins_with": "one beginning-of-text token"
-        if bos
+        if form.tokens.bos
         else "nothing; an empty context and a document with one end-of-text token",
+        "prompts": len(written),
+        "cut_prompts": [{"prompt": name, "tokens": tokens} for name, tokens in generations.cut_tokens(written) if tokens],
     }
-    path.write_text(json.dumps(described, indent=1) + "\n")
+    path.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
 def report_section(artifact: Artifact) -> Section:
-    """Returns how the scores were computed, and what the model wrote."""
+    """Returns how the scores were computed, what did not fit in the context, and what the model wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
+    metrics = harness.get("metrics") or f"lm-eval {harness['lm_eval']}"  # scores of earlier versions, which a recipe can import
     form = "through the chat template" if harness["chat_template"] else "as they are"
     form += f", those of {', '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
     scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
-    about = [f"Scores of tasks by lm-eval {harness['lm_eval']}, 0-shot."] if scored != {VALIDATION} else []
+    about = [f"{WORDING} {metrics} computes the metrics."] if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
-    written = generations.section_table(artifact)
-    return Section("Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked), tables=(written,) if written else ())
+    tables = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact))), generations.section_table(artifact)
+    return Section(
+        "Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked), tables=tuple(table for table in tables if table)
+    )
 
 
 STAGE = Stage(
@@ -257,13 +300,22 @@ STAGE = Stage(
     optional=("benchmarks", "mixture", "tokens"),
     one_of=(("benchmarks",), ("mixture", "tokens")),
     per_model=True,
-    summary={"validation/bits_per_byte": "bits per byte of held-out text", "validation/perplexity": "perplexity per held-out token"},
+    summary={
+        "validation/bits_per_byte": "bits per byte of held-out text",
+        "validation/perplexity": "perplexity per held-out token",
+        "cut_questions": "questions cut on the left, because they are longer than the context",
+    },
     output="scores",
     tables=(SAMPLES, GENERATIONS),
     section=report_section,
     unit="item scores",
-    does="lm-eval tasks, bits per byte, baselines, texts to read",
-    versions=("first version", "texts that the model writes, in generations.parquet and the report"),
+    does="benchmark items with lm-eval's metrics, bits per byte, baselines, texts to read",
+    versions=(
+        "first version",
+        "texts that the model writes, in generations.parquet and the report",
+        "through the chat template, the ids that sft trains are scored; questions and prompts that are longer than the context are counted and "
+        "named; an answer that is longer is scored as a whole; scores of a file's items are named loam_ and its task",
+    ),
     distributions=("lm-eval", "torch", "transformers", "tokenizers"),
     deterministic=False,
     uses_gpus=True,

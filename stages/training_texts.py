@@ -71,17 +71,14 @@ def sampler(config: SequenceTraining, tokenizer: Artifact, context: int, ctx: Co
         StageError: A prompt and its continuation are longer than the context.
     """
     from stages.lm.train.job import TextSamples
-    from stages.text.items import chat as chats
+    from stages.text.items.chat import prompt_ids
     from stages.text.tokenizer.bpe import load_chat_format, load_plain
     from stages.text.tokenizer.token_bytes import token_bytes
 
     if not config.sample_every_steps:
         return None
     plain, form = load_plain(tokenizer.path / "tokenizer.json"), load_chat_format(tokenizer.path)
-    prompts = tuple(
-        tuple(chats.render_prompt([{"role": "user", "content": text}], form) if chat else [form.document_start, *form.encode(text)])
-        for text in config.sample_prompts
-    )
+    prompts = tuple(tuple(prompt_ids(text, form, chat)) for text in config.sample_prompts)
     for text, ids in zip(config.sample_prompts, prompts, strict=True):
         if len(ids) + config.sample_tokens > context:
             raise StageError(

@@ -46,7 +46,11 @@ def decide(
     *,
     changes: DecideChanges = CHANGES,
     metric: Annotated[
-        str, Parameter(metavar="METRIC", help="what is compared; evaluate@base/TASK/METRIC compares on fixed items (acc, acc_norm, nll)")
+        str,
+        Parameter(
+            metavar="METRIC",
+            help="what is compared; evaluate@base/TASK/METRIC compares on fixed items of a benchmark file (acc, acc_norm, nll)",
+        ),
     ] = METRIC,
     max_pairs: Annotated[int, whole(4, 1000), Parameter(help="stop without an answer after so many pairs")] = PAIRS,
     dry_run: Annotated[bool, Parameter(help="run nothing; show what the decision would cost")] = False,

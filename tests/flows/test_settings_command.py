@@ -29,7 +29,11 @@ def test_the_settings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "evaluate@sft.chat", "--json"]) == 0
     (section,) = answered(capsys.readouterr().out, "settings")["sections"]
     (chat,) = section.pop("settings")
-    assert section == {"name": "evaluate@sft", "alike": [], "about": "lm-eval tasks, bits per byte, baselines, texts to read"}
+    assert section == {
+        "name": "evaluate@sft",
+        "alike": [],
+        "about": "benchmark items with lm-eval's metrics, bits per byte, baselines, texts to read",
+    }
     assert (chat["name"], chat["default"], chat["type"]) == ("evaluate@sft.chat", "false", "true or false") and chat["about"]
 
 

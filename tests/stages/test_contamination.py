@@ -40,7 +40,8 @@ def dialogues(path: Path, role: str, texts: list[tuple[str, str]]) -> Artifact:
     return made.artifact(path, role)
 
 
-def inputs(root: Path) -> dict[str, Artifact]:
+def inputs(root: Path, task: str = "loam_quiz") -> dict[str, Artifact]:
+    """Returns the inputs. task: how evaluate named the scores of the file quiz.jsonl; earlier versions wrote the name of the file."""
     items = [{"query": q, "choices": ["yes", "no"], "gold": 0} for q in QUESTIONS]
     benchmarks = run_stage(BENCHMARKS, {"files": [made.jsonl(root / "quiz.jsonl", items)]}, {}, root / "home")
     leak, unseen = f"See: <b>{QUESTIONS[0].upper()}</b>!", f"Only for validation: {QUESTIONS[3]}"
@@ -58,15 +59,16 @@ def inputs(root: Path) -> dict[str, Artifact]:
     }
     ids = {row["context"]: row["item_id"] for row in read_rows(benchmarks.path / "items.parquet")}
     for model, values in SCORES.items():
-        rows = [{"task": "quiz", "item_id": ids[q], "metric": "acc", "value": v} for q, v in zip(QUESTIONS, values, strict=True)]
+        rows = [{"task": task, "item_id": ids[q], "metric": "acc", "value": v} for q, v in zip(QUESTIONS, values, strict=True)]
         rows.append({"task": "validation", "item_id": "x", "metric": "nll", "value": 3.0})
         write_rows(root / model / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), rows)
         made_of[model] = made.artifact(root / model, "scores", f"evaluate@{model}")
     return made_of
 
 
-def test_planted_leaks_are_flagged_with_evidence_and_scores_come_three_ways(tmp_path: Path) -> None:
-    given = inputs(tmp_path)
+@pytest.mark.parametrize("task", ["loam_quiz", "quiz"])
+def test_planted_leaks_are_flagged_with_evidence_and_scores_come_three_ways(task: str, tmp_path: Path) -> None:
+    given = inputs(tmp_path, task)
     artifact = run_stage(STAGE, {}, given, tmp_path / "home")
     names = {row["item_id"]: QUESTIONS.index(row["context"]) for row in read_rows(given["benchmarks"].path / "items.parquet")}
     flags = list(read_rows(artifact.path / "flags.parquet"))
@@ -79,7 +81,7 @@ def test_planted_leaks_are_flagged_with_evidence_and_scores_come_three_ways(tmp_
     for model, values in SCORES.items():
         for subset, part in (("full", values), ("flagged", values[:3]), ("clean", values[3:])):
             score = scores[model, subset]
-            assert score["value"] == pytest.approx(np.mean(part)) and score["n"] == len(part) and score["task"] == "quiz"
+            assert score["value"] == pytest.approx(np.mean(part)) and score["n"] == len(part) and score["task"] == task
             assert score["stderr"] == pytest.approx(np.std(part, ddof=1) / np.sqrt(len(part)))
 
 

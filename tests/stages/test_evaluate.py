@@ -68,18 +68,23 @@ def scored(inputs: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 
 def test_every_score_is_the_mean_of_its_samples(scored: Artifact) -> None:
     scores, samples = scores_of(scored), samples_of(scored)
-    assert {m for t, m in scores if t == "choose"} == {"acc", "acc_norm", "acc_mutual_info"}
-    assert {m for t, m in scores if t == "go_on"} == {"acc", "perplexity"} and not any(t == "gsm8k" for t, _ in scores)
+    assert {m for t, m in scores if t == "loam_choose"} == {"acc", "acc_norm", "acc_mutual_info"}
+    assert {m for t, m in scores if t == "loam_go_on"} == {"acc", "perplexity"} and not any(t in ("gsm8k", "loam_gsm8k") for t, _ in scores)
     for (task, metric), score in scores.items():
         if metric.startswith("acc"):
             values = np.array(list(samples[task, metric].values()))
-            assert score["value"] == pytest.approx(values.mean()) and score["n"] == len(values) == (3 if task == "go_on" else 8)
+            assert score["value"] == pytest.approx(values.mean()) and score["n"] == len(values) == (3 if task == "loam_go_on" else 8)
             assert score["stderr"] == pytest.approx(values.std(ddof=1) / math.sqrt(len(values)))
-    assert scores["choose", "acc"]["chance"] == pytest.approx(1 / 3, abs=1e-6) and scores["choose", "acc_norm"]["primary"]
-    assert scores["go_on", "perplexity"]["value"] == pytest.approx(math.exp(np.mean(list(samples["go_on", "nll"].values()))))
+    assert scores["loam_choose", "acc"]["chance"] == pytest.approx(1 / 3, abs=1e-6) and scores["loam_choose", "acc_norm"]["primary"]
+    assert scores["loam_go_on", "perplexity"]["value"] == pytest.approx(math.exp(np.mean(list(samples["loam_go_on", "nll"].values()))))
     assert scored.summary["validation/bits_per_byte"] == scores["validation", "bits_per_byte"]["value"]
     harness = json.loads((scored.path / "harness.json").read_text())
-    assert harness["lm_eval"] == "0.4.13" and harness["chat_template"] is False and list(harness["tasks"]) == ["choose", "go_on", "unequal"]
+    assert harness["metrics"] == "lm-eval 0.4.13" and harness["chat_template"] is False
+    assert list(harness["tasks"]) == ["loam_choose", "loam_go_on", "loam_unequal"]
+    assert harness["tasks"]["loam_choose"] == {
+        "file": "choose", "format": "query/choices/gold", "wording": "Loam's own", "num_fewshot": 0, "items": 8,
+        "cut": {"item_ids": [], "long_answers": [], "most_tokens": 0},
+    }  # fmt: skip
 
 
 def test_chance_is_that_of_the_items_that_are_scored(scored: Artifact, inputs: dict[str, Artifact]) -> None:
@@ -90,10 +95,10 @@ def test_chance_is_that_of_the_items_that_are_scored(scored: Artifact, inputs: d
     others = (np.mean([1 / n for n in every]), 1 / np.mean(asked), 1 / len(items[0]["choices"]), 0.25)
     assert len(asked) == 8 and min(abs(expected - other) for other in others) > 1e-3
     scores = scores_of(scored)
-    assert {m: s["chance"] for (t, m), s in scores.items() if t == "unequal"} == pytest.approx(
+    assert {m: s["chance"] for (t, m), s in scores.items() if t == "loam_unequal"} == pytest.approx(
         dict.fromkeys(("acc", "acc_norm", "acc_mutual_info"), expected), abs=1e-6
     )
-    assert all(s["chance"] is None for (t, _), s in scores.items() if t in ("go_on", "validation"))
+    assert all(s["chance"] is None for (t, _), s in scores.items() if t in ("loam_go_on", "validation"))
 
 
 def test_the_tokens_that_the_baselines_count_are_those_asked_for(scored: Artifact, inputs: dict[str, Artifact], tmp_path: Path) -> None:
@@ -160,15 +165,15 @@ def test_the_chat_template_changes_the_question_and_the_batch_does_not(
 ) -> None:
     chat = run_stage(STAGE, {"chat": True}, inputs, tmp_path)
     assert json.loads((chat.path / "harness.json").read_text())["chat_template"] is True
-    assert samples_of(chat)["go_on", "nll"] != samples_of(scored)["go_on", "nll"]
+    assert samples_of(chat)["loam_go_on", "nll"] != samples_of(scored)["loam_go_on", "nll"]
     assert ("validation", "unigram_bits_per_byte") not in scores_of(chat)
     mixed = run_stage(STAGE, {"chat": True, "plain_tasks": ["go_on"]}, inputs, tmp_path)
     of_mixed, of_chat, of_plain = map(samples_of, (mixed, chat, scored))
-    assert of_mixed["go_on", "nll"] == pytest.approx(of_plain["go_on", "nll"], rel=1e-5) != of_chat["go_on", "nll"]
-    told_apart = ("unequal", "acc_mutual_info")
+    assert of_mixed["loam_go_on", "nll"] == pytest.approx(of_plain["loam_go_on", "nll"], rel=1e-5) != of_chat["loam_go_on", "nll"]
+    told_apart = ("loam_unequal", "acc_mutual_info")
     assert of_mixed[told_apart] == of_chat[told_apart] != of_plain[told_apart]
     assert "plain_tasks" not in json.loads((chat.path / "harness.json").read_text())
-    assert any("through the chat template, those of go_on as they are." in one for one in report_section(mixed).paragraphs)
+    assert any("through the chat template, those of loam_go_on as they are." in one for one in report_section(mixed).paragraphs)
     small = run_stage(STAGE, {"baselines": True}, inputs, tmp_path, runtime={"eval_batch_size": 3})
     for key, score in scores_of(small).items():
         assert score["value"] == pytest.approx(scores_of(scored)[key]["value"], rel=1e-5)
@@ -188,7 +193,7 @@ def test_without_a_mixture_only_tasks_are_scored(inputs: dict[str, Artifact], sc
     """Catches: a score that needs the mixture, an input that is in the key all the same, another context than the model's."""
     given = {role: inputs[role] for role in ("model", "benchmarks", "tokenizer")}
     found = run_stage(STAGE, {}, given, tmp_path)
-    assert {task for task, _ in scores_of(found)} == {"choose", "go_on", "unequal"} == set(read_tasks(found))
+    assert {task for task, _ in scores_of(found)} == {"loam_choose", "loam_go_on", "loam_unequal"} == set(read_tasks(found))
     assert not any(name.startswith("validation") for name in found.summary) and sorted(found.manifest["key_parts"]["inputs"]) == sorted(
         given
     )
@@ -251,9 +256,9 @@ def test_a_chat_model_answers_questions_of_benchmarks_in_its_format(inputs: dict
 
     rows = written(run_stage(STAGE, {"chat": True, "generated_tokens": 3}, inputs, tmp_path))
     tasks = [row["source"].partition("/")[0] for row in rows]
-    assert len(rows) == 4 and {"choose", "unequal"} <= set(tasks) <= {"choose", "go_on", "unequal"}
+    assert len(rows) == 4 and {"loam_choose", "loam_unequal"} <= set(tasks) <= {"loam_choose", "loam_go_on", "loam_unequal"}
     tokenizer, folder = AutoTokenizer.from_pretrained(inputs["model"].path), inputs["model"].path
-    items = {f"{i['task']}/{i['item_id']}": i["context"] for i in read_rows(inputs["benchmarks"].path / "items.parquet")}
+    items = {f"loam_{i['task']}/{i['item_id']}": i["context"] for i in read_rows(inputs["benchmarks"].path / "items.parquet")}
     for row in rows:
         asked = [{"role": "user", "content": row["prompt"]}]
         text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
@@ -271,8 +276,9 @@ def test_the_prompts_of_a_recipe_come_first_and_no_tokens_mean_no_text(inputs: d
 
 
 def test_the_report_shows_what_was_written_and_marks_what_the_limit_cut(scored: Artifact, tmp_path: Path) -> None:
-    (table,) = report_section(scored).tables
-    assert table.title == "What the models write"
+    cut, table = report_section(scored).tables
+    assert (cut.title, table.title) == ("Longer than the context, so cut on the left", "What the models write")
+    assert [(row["task"], row["cut"], row["tokens too long"]) for row in cut.rows] == [("prompts of the texts below", "4 of 4", "up to 5")]
     assert [list(row) for row in table.rows] == [["model", "prompt", "text"]] * 4
     for row, wrote in zip(table.rows, written(scored), strict=True):
         assert row["text"] == wrote["text"] + ("" if wrote["ended"] else " …")

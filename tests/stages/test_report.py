@@ -88,7 +88,7 @@ def whole_pipeline(home: Path) -> dict[str, Artifact]:
             (folder / "harness.json").write_text(
                 json.dumps({"lm_eval": "0.4", "max_length": 256, "chat_template": not node.endswith("base")})
             )
-            wrote = [{"source": "recipe", "prompt": f"<{node}>", "text": "one\ntwo", "ended": node == "evaluate@sft"}]
+            wrote = [{"source": "recipe", "prompt": f"<{node}>", "text": "one\ntwo", "ended": node == "evaluate@sft", "cut_tokens": 0}]
             write_rows(folder / "generations.parquet", schema(**GENERATIONS.types), wrote)
         if node in ("pretrain", "sft", "dpo"):
             rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]

@@ -11,6 +11,7 @@ import pytest
 
 from stages.core.contract.declaration import Artifact
 from stages.core.tables.parquet import schema, write_rows
+from stages.evaluate import WORDING
 from stages.report import STAGE, _environment, result_rows
 from stages.text.web.chart import line_chart
 from tests.conftest import run_stage
@@ -58,7 +59,8 @@ def test_sections_stand_in_the_order_of_the_dag_and_equal_headings_together(
     seen = page(pipeline, tmp_path, monkeypatch)["sections"]
     assert [s["heading"] for s in seen] == ["Results", "Data", "Mixture", "Training", "Models", "Scores with and without overlap", ""]
     harness = (
-        "± is one standard error. Scores of tasks by lm-eval 0.4, 0-shot. Bits per byte over whole held-out documents, context 256 tokens."
+        f"± is one standard error. {WORDING} lm-eval 0.4 computes the metrics. "
+        "Bits per byte over whole held-out documents, context 256 tokens."
     )
     asked = [f"evaluate@{model} asks the questions {form}." for model, form in
              (("base", "as they are"), ("sft", "through the chat template"), ("dpo", "through the chat template"))]  # fmt: skip

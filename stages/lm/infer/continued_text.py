@@ -1,7 +1,7 @@
 """Lets an exported model continue texts or answer questions, so that a person can read what it writes.
 
 Guarantee: greedy, so the text depends only on model, prompt and rounding. New tokens take at most half of the context; a prompt that does
-not fit before them is cut on the left.
+not fit before them is cut on the left, which is counted.
 Cost: one forward pass per new token and prompt.
 Source: generate() of transformers.
 """
@@ -26,25 +26,17 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Continuation:
-    """What a model wrote. ended: whether it ended with a stop token, and not at the limit of tokens."""
+    """What a model wrote.
+
+    Attributes:
+        text: The text.
+        ended: Whether it ended with a stop token, and not at the limit of tokens.
+        cut_tokens: Tokens of the prompt that were left out on its left.
+    """
 
     text: str
     ended: bool
-
-
-def prompt_ids(tokenizer: Any, text: str, chat: bool) -> list[int]:
-    """Returns the tokens of a prompt, with one BOS if the tokenizer has one: the text as it is, or as the question of a user in the chat format.
-
-    Args:
-        tokenizer: A transformers tokenizer.
-        text: The prompt.
-        chat: Whether the chat template is used.
-    """
-    if chat:
-        text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True)
-    begins = bool(tokenizer.bos_token) and text.startswith(tokenizer.bos_token)
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=not (chat and begins))
-    return ids
+    cut_tokens: int
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -65,4 +57,4 @@ def continued(model: Any, tokenizer: Any, ids: Sequence[int], new_tokens: int, m
     written = whole[0, len(kept) :].tolist()
     stops = model.generation_config.eos_token_id
     ended = bool(written) and written[-1] in (stops if isinstance(stops, list) else [stops])
-    return Continuation(tokenizer.decode(written, skip_special_tokens=True), ended)
+    return Continuation(tokenizer.decode(written, skip_special_tokens=True), ended, len(ids) - len(kept))

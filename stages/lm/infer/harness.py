@@ -1,13 +1,14 @@
-"""Runs lm-eval tasks whose items are in memory, and cuts long texts into windows.
+"""Lets lm-eval compute the metrics of items that are in memory, and cuts long texts into windows.
 
-Guarantee: a sample holds its item's own value of every metric.
+Guarantee: a sample holds its item's own value of every metric. What is asked is the item's text as Loam words it; no task definition of lm-eval
+is used.
 Cost: that of the LM (stages/lm/infer/lm_eval_model.py).
 Source: lm-eval 0.4.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -33,11 +34,13 @@ class ItemSample:
         item_id: The item.
         values: Metric -> value of this item.
         loglikelihoods: Log-probability of each choice, or of the one continuation, in nats.
+        requests: What the LM was asked for it, as (context, continuation).
     """
 
     item_id: str
     values: Mapping[str, float]
     loglikelihoods: tuple[float, ...]
+    requests: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,31 @@ def windows(ids: Sequence[int], max_length: int) -> list[tuple[Sequence[int], in
     return parts
 
 
-def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[str, str], chat: Collection[str]) -> TaskResults:
+def answer_windows(context: Sequence[int], answer: Sequence[int], max_length: int) -> list[tuple[Sequence[int], int]]:
+    """Returns windows (window, first) such that window[first:] together are the answer, each token once.
+
+    Where both do not fit, the context is cut on the left, as in lm-eval. An answer that is itself too long fills several windows, as a long
+    text does, of which the first one begins with the last token of the context.
+
+    Args:
+        context: Token ids before the answer, at least one.
+        answer: Token ids of the answer.
+        max_length: A window has at most max_length + 1 tokens.
+    """
+    if len(answer) > max_length:
+        return windows([*context[-1:], *answer], max_length)
+    ids = [*context, *answer][-(max_length + 1) :]
+    return [(ids, len(ids) - len(answer))]
+
+
+def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[str, str], chat: bool) -> TaskResults:
     """Returns the results of tasks whose items are in memory.
 
     Args:
-        lm: An LM of lm-eval, such as that of stages/lm/infer/lm_eval_model.py.
+        lm: An LM of lm-eval, such as those of stages/lm/infer/lm_eval_model.py.
         tasks: name -> items.
         kinds: name -> "multiple_choice" or "continuation".
-        chat: Names of the tasks whose questions pass the chat template.
+        chat: Whether the LM takes a context as what a user says. Then an answer has no blank before it.
     """
     import contextlib
     import io
@@ -87,31 +107,28 @@ def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[s
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bars of lm-eval; errors are still raised
-        found: dict[str, tuple[Any, Any]] = {}  # results and samples
-        for form in (False, True):
-            made = {name: _task(name, items, kinds[name]) for name, items in tasks.items() if (name in chat) is form}
-            if made:
-                scored = evaluate(lm, {"tasks": made, "groups": {}}, bootstrap_iters=1, apply_chat_template=form, fewshot_as_multiturn=True)
-                found |= {name: (scored["results"][name], scored["samples"][name]) for name in made}
+        made = {name: _task(name, items, kinds[name], chat) for name, items in tasks.items()}
+        found: Any = evaluate(lm, {"tasks": made, "groups": {}}, bootstrap_iters=1)
     metrics: dict[str, dict[str, tuple[float, float | None]]] = {}
     for name in tasks:
-        results = found[name][0]
+        results = found["results"][name]
         metrics[name] = {}
         for key, value in results.items():
             metric, _, kind = key.partition(",")
             if kind and not metric.endswith("_stderr") and isinstance(value, int | float):
                 error = results.get(f"{metric}_stderr,{kind}")
                 metrics[name][metric] = (float(value), float(error) if isinstance(error, int | float) else None)
-    return TaskResults(metrics, {name: [_sample(sample, metrics[name]) for sample in found[name][1]] for name in tasks})
+    return TaskResults(metrics, {name: [_sample(sample, metrics[name]) for sample in found["samples"][name]] for name in tasks})
 
 
 def _sample(logged: Any, metrics: Iterable[str]) -> ItemSample:
     """Returns what lm-eval logged of one item, with its values of `metrics`."""
     values = {metric: float(logged[metric]) for metric in metrics}
-    return ItemSample(logged["doc"]["item_id"], values, tuple(float(response[0]) for response in logged["filtered_resps"]))
+    requests = tuple((str(context), str(continuation)) for context, continuation in logged["arguments"])
+    return ItemSample(logged["doc"]["item_id"], values, tuple(float(response[0]) for response in logged["filtered_resps"]), requests)
 
 
-def _task(name: str, items: Sequence[Question], kind: str) -> Any:
+def _task(name: str, items: Sequence[Question], kind: str, chat: bool) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
     choice = kind == "multiple_choice"
@@ -122,10 +139,10 @@ def _task(name: str, items: Sequence[Question], kind: str) -> Any:
         "test_split": "test",
         "output_type": "multiple_choice" if choice else "loglikelihood",
         "doc_to_text": "context",
-        "doc_to_target": "gold" if choice else " {{answer}}",
+        "doc_to_target": "gold" if choice else "answer" if chat else " {{answer}}",
+        "target_delimiter": "" if chat else " ",
         "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in names],
         "num_fewshot": 0,
-        "metadata": {"version": 1.0},
     }
     if choice:
         config["doc_to_choice"] = "choices"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import Recipe
+from stages.text.items.benchmark_task import scored_name
 
 if TYPE_CHECKING:
     from stages.lm.train.training_settings import TrainingSettings
@@ -37,7 +38,7 @@ class ProxyMetric:
 
     Attributes:
         node: The node that measures it.
-        task: The benchmark, or validation.
+        task: The benchmark as a recipe or the report names it, or validation.
         name: The metric of the task.
         lower: Whether a lower value is better.
     """
@@ -223,6 +224,9 @@ def _item_mean(metric: ProxyMetric, artifact: Artifact) -> float | None:
     if metric.task == VALIDATION:
         scores = json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
         return next((float(one["value"]) for one in scores if (one["task"], one["metric"]) == (VALIDATION, BITS)), None)
-    rows = read_rows(artifact.path / "samples.parquet")
-    values = [float(row["value"]) for row in rows if (row["task"], row["metric"]) == (metric.task, metric.name)]
-    return sum(values) / len(values) if values else None
+    values: dict[str, list[float]] = {}
+    for row in read_rows(artifact.path / "samples.parquet"):
+        if row["metric"] == metric.name:
+            values.setdefault(row["task"], []).append(float(row["value"]))
+    found = values.get(metric.task) or values.get(scored_name(metric.task, "of a file"))
+    return sum(found) / len(found) if found else None

@@ -1,6 +1,9 @@
 """The base class of the formats of benchmark files: from one JSON record to one benchmark item.
 
 To add a format, write one file next to format_choices.py and one entry in tasks.py; CONTRIBUTING.md shows an example.
+A format words its questions as Loam does, which is for some benchmarks the prompt of lm-eval's task and for most not; each file says which.
+Even where the prompt is the same, items, number of examples and main metric may not be, so scores are never named like lm-eval's tasks
+(`scored_name` in benchmark_task.py).
 Guarantee: a record becomes one item, or is refused with the field that is wrong.
 Cost: negligible.
 """

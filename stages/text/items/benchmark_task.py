@@ -17,6 +17,8 @@ from stages.text.items.benchmark_format import Item
 COMPLETE = "docs_complete"
 WHAT = "docs_what"
 """Names of the two tasks that are made from documentation."""
+OWN_FORM = "loam_"
+"""Begins the name of a score whose questions are worded by Loam and not by the benchmark's authors or lm-eval."""
 
 
 class ItemRow(TypedDict):
@@ -42,7 +44,7 @@ class BenchmarkTask:
     Attributes:
         name: Name of the task.
         kind: "multiple_choice" or "continuation".
-        metric: Metric that counts, in lm-eval's words; None where no item is scored.
+        metric: Metric that counts, as lm-eval names and computes it; None where no item is scored.
         gate: Whether a claim of the report depends on the task.
         chance: Expected accuracy of guessing, 0 to 1.
         description: What the task tests, or why its items are not scored.
@@ -64,6 +66,22 @@ class BenchmarkTask:
     def entry(self) -> dict[str, str | float | bool | None]:
         """Returns the entry as tasks.json holds it: a task from documentation has no `format`."""
         return {name: value for name, value in asdict(self).items() if name != "format" or value}
+
+
+def scored_name(name: str, form: str) -> str:
+    """Returns the name of the scores of a task: a file's task with OWN_FORM before it. A task from documentation exists in Loam alone.
+
+    The items of a file are asked in Loam's own wording, whatever benchmark they are from. The prefix tells such a score from that of lm-eval's
+    task, or of another tool, with the name of the file.
+
+    Args:
+        name: Name of the task in tasks.json, as recipes use it.
+        form: Its `format` in tasks.json; empty for a task from documentation.
+
+    >>> scored_name("hellaswag", "ctx/endings/label"), scored_name(COMPLETE, "")
+    ('loam_hellaswag', 'docs_complete')
+    """
+    return f"{OWN_FORM}{name}" if form else name
 
 
 def benchmark_task(name: str, items: Sequence[Item], limit: int, seed: int) -> tuple[BenchmarkTask, list[ItemRow]]:

@@ -133,6 +133,27 @@ def render_prompt(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> li
     return [*render(messages, form)[0], *_header("assistant", form)]
 
 
+def render_answer(messages: Sequence[Mapping[str, str]], answer: str, form: ChatFormat) -> tuple[list[int], list[int]]:
+    """Returns (ids before an answer of the assistant, ids of the answer), split where the loss of `render` begins.
+
+    The end-of-turn token after the answer is left out.
+    """
+    ids, mask = render([*messages, {"role": "assistant", "content": answer}], form, last_only=True)
+    first = mask.index(1)
+    return ids[:first], ids[first:-1]
+
+
+def prompt_ids(text: str, form: ChatFormat, chat: bool) -> list[int]:
+    """Returns the ids of a prompt as training has them: as what a user says in the chat format, or as the beginning of a document.
+
+    Args:
+        text: The prompt.
+        form: The tokenizer's format.
+        chat: Whether the chat format is used.
+    """
+    return render_prompt([{"role": "user", "content": text}], form) if chat else [form.document_start, *form.encode(text)]
+
+
 def _header(role: str, form: ChatFormat) -> list[int]:
     """Returns the tokens before a message of `role`."""
     tokens, ids = form.tokens, form.ids

@@ -1,8 +1,11 @@
-"""The format of multiple-choice questions whose answer is an index, a letter or the text of a choice.
+r"""The format of multiple-choice questions whose answer is an index, a letter or the text of a choice.
 
 The choices are a list of texts, an object {"text": [...], "label": [...]}, or a list of {"text", "label"}. An answer that can be read in two
 ways, such as "2" where a choice has this text and another one this index, is refused with both readings.
-Source: the fields of MMLU, MMLU-Pro, ARC, OpenBookQA, CommonsenseQA and RACE; the wording of the context is lm-eval's for ARC and RACE.
+The model reads "Question: ...\nAnswer:", a passage before it, and chooses between the texts of the choices; surrounding blanks are removed. That is
+the prompt of lm-eval 0.4.13 for arc_easy and arc_challenge, and with `stem` for openbookqa, and of no other task: mmlu and commonsense_qa list the
+choices in the prompt and compare their letters, mmlu_pro generates, race begins with "Article:" and with earlier questions and their answers.
+Source: the fields of MMLU, MMLU-Pro, ARC, OpenBookQA, CommonsenseQA and RACE.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The format of multiple-choice benchmarks: a question, a list of choices and the index of the right one.
 
-Source: llm-foundry's in-context tasks (query/choices/gold); HellaSwag (ctx/endings/label).
+The texts are asked as they are in the file. lm-eval's task hellaswag words the same items otherwise: it puts the activity label before the
+context and removes what is in square brackets.
+Source: the fields of llm-foundry's in-context tasks (query/choices/gold) and of HellaSwag (ctx/endings/label).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The format of multiple-choice questions that have a field for each choice, and the name of the right one.
+r"""The format of multiple-choice questions that have a field for each choice, and the name of the right one.
 
-Source: PIQA (goal/sol1/sol2/label, from 0); MMLU's tables (question/A/B/C/D/answer); the wording of the context is lm-eval's for PIQA.
+The model reads "Question: ...\nAnswer:" and chooses between the texts of the choices. That is the prompt of lm-eval 0.4.13 for piqa, but not for
+mmlu, which lists the choices in the prompt and compares their letters.
+Source: the fields of PIQA (goal/sol1/sol2/label, from 0) and of MMLU's tables (question/A/B/C/D/answer).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The question is searched for in the training data, the passage is not: the passages of BoolQ are from Wikipedia, and a page that has one
 does not tell the question.
-Source: BoolQ (question/passage/answer as true or false; SuperGLUE: label as 0 or 1); the wording of the context is lm-eval's.
+The prompt is that of lm-eval 0.4.13 for boolq, but for surrounding blanks, and a question with a question mark gets no second one.
+Source: the fields of BoolQ (question/passage/answer as true or false; SuperGLUE: label as 0 or 1).
 """
 
 from __future__ import annotations

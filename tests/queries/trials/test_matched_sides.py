@@ -170,14 +170,16 @@ def test_the_value_of_a_training_is_in_its_summary(tmp_path: Path) -> None:
     assert "pretrain/0123" in str(error.value)
 
 
-def test_the_value_of_an_evaluation_is_the_mean_of_its_items(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["docs", "loam_docs"])
+def test_the_value_of_an_evaluation_is_the_mean_of_its_items(task: str, tmp_path: Path) -> None:
+    """The scores of the file docs.jsonl are named loam_docs, and docs by earlier versions. A metric names them by the file, as a recipe does."""
     scores = [("validation", "perplexity", 9.0), ("validation", "unigram_bits_per_byte", 4.0), ("validation", "bits_per_byte", 1.25)]
     (tmp_path / "scores.json").write_text(json.dumps([{"task": t, "metric": m, "value": v} for t, m, v in scores]))
-    rows = [("docs", "1", "nll", 2.0), ("docs", "2", "nll", 4.0), ("docs", "1", "acc", 1.0), ("other", "1", "nll", 50.0)]
+    rows = [(task, "1", "nll", 2.0), (task, "2", "nll", 4.0), (task, "1", "acc", 1.0), ("other", "1", "nll", 50.0)]
     columns = dict(zip(("task", "item_id", "metric", "value"), zip(*rows, strict=True), strict=True))
     pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "samples.parquet")
     found = {"evaluate@base": Artifact(tmp_path, _manifest())}
-    assert value_of(FIXED, found) == 3.0 and value_of(WHOLE, found) == 1.25
+    assert value_of(FIXED, found) == value_of(metric_of(f"evaluate@base/{task}/nll"), found) == 3.0 and value_of(WHOLE, found) == 1.25
     assert math.isclose(value_of(metric_of("evaluate@base/docs/acc"), found), 1.0)
     with pytest.raises(StageError, match="evaluate@base/docs/acc_norm was not measured"):
         value_of(metric_of("evaluate@base/docs/acc_norm"), found)

@@ -50,6 +50,20 @@ def test_render_equals_the_tokenizers_own_chat_template(folder: Path, count: int
     )
 
 
+@settings(deadline=None, max_examples=50)
+@given(st.text(), st.text())
+def test_an_answer_and_what_is_before_it_are_what_training_has(folder: Path, question: str, answer: str) -> None:
+    """Catches: an answer with a token of the header or the end of the turn, one that begins at an earlier answer of the assistant."""
+    form = load_chat_format(folder)
+    messages = [*MESSAGES[:3], {"role": "user", "content": question}]
+    before, answered = chat.render_answer(messages, answer, form)
+    ids, _ = chat.render([*messages, {"role": "assistant", "content": answer}], form)
+    assert before == chat.render_prompt(messages, form) and answered == list(form.encode(answer.strip()))
+    assert [*before, *answered, form.ids[chat.END_OF_TURN]] == ids
+    assert chat.prompt_ids(question, form, chat=True) == chat.render_prompt(messages[3:], form)
+    assert chat.prompt_ids(question, form, chat=False) == [form.ids[chat.BOS], *form.encode(question)]
+
+
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(chat.ROLES), st.text()), min_size=1, max_size=4))
 def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple[str, str]]) -> None:
