@@ -111,8 +111,7 @@ class Benchmarks(StageConfig):
     @property
     def off(self) -> str:
         """Why the node is off; empty if there are files or docstrings."""
-        given = self.files or self.docstrings
-        return "" if given else "no benchmarks are given: set benchmarks.files or benchmarks.docstrings"
+        return "" if self.files or self.docstrings else "no benchmarks are given: set benchmarks.files or benchmarks.docstrings"
 
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Benchmarks:
@@ -139,14 +138,16 @@ def check_files(config: Benchmarks, files: Mapping[str, tuple[ExternalFile, ...]
         files: Field -> external files.
 
     Raises:
-        RecipeError: A file's name makes no valid task, two files make one task, or the recipe maps the fields of a task that no file makes.
+        RecipeError: A file's name makes no valid task, a task is made twice, or the recipe maps the fields of a task that no file makes.
     """
     made: dict[str, str] = {}
     for file in files.get("files", ()):
         name = _task_name(file)
-        if name in made:
-            do = "Rename one: a task is named by its file up to the first dot."
-            raise RecipeError(f"Two benchmark files make the task {name!r}.", where=f"{made[name]} and {file.uri}", do=do)
+        own = bool(config.docstrings) and name in (COMPLETE, WHAT)
+        if own or name in made:
+            what, where = ("benchmarks.docstrings and a file", file.uri) if own else ("Two benchmark files", f"{made[name]} and {file.uri}")
+            do = "Rename the file: a task is named by its file up to the first dot."
+            raise RecipeError(f"{what} make the task {name!r}.", where=where, do=do)
         made[name] = file.uri
     if unknown := sorted(set(config.fields) - set(made)):
         raise RecipeError(
@@ -219,7 +220,7 @@ def _write_index(config: Benchmarks, rows: Sequence[ItemRow], folder: Path) -> I
 
 
 def _task_name(file: ExternalFile) -> str:
-    """Returns the name of the task that a file makes: the name of the file up to its first dot."""
+    """Returns the name of the task that a file makes: its name up to its first dot."""
     from stages.core.tables.jsonl import base_name
 
     name = base_name(file).partition(".")[0]

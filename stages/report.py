@@ -34,6 +34,7 @@ class RecordedScore(TypedDict):
     chance: float | None
     gate: bool
     primary: bool
+    cut: NotRequired[int]
 
 
 class SectionLayout(TypedDict):
@@ -103,7 +104,7 @@ def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, eve
         every_metric: Whether every metric has a row, or only the primary metric of a task.
 
     Returns:
-        Rows with formatted values. The column "beside it" holds chance accuracy, baselines or the number of pairs.
+        Rows with formatted values. The column "beside it" holds chance accuracy, baselines, the questions that were cut or the number of pairs.
     """
     about = {(s["task"], s["metric"]): s for model in scores for s in scores[model] if (s["primary"] or every_metric) and not _baseline(s)}
     rows = []
@@ -115,6 +116,8 @@ def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, eve
             for s in scores.get("base", [])
             if s["task"] == task and s["metric"] == f"{_baseline(s)}_{metric}"
         ]
+        cut = [f"{model} {one['cut']:,} of {one['n']:,}" for model, one in found.items() if one and one.get("cut")]
+        beside += [f"questions cut: {', '.join(cut)}"] if cut else []
         rows.append({"task": task, "metric": metric} | {m: _score(s) for m, s in found.items()} | {"beside it": ", ".join(beside)})
     for name, label in (
         ("reward_accuracy", "reward accuracy"),
@@ -260,6 +263,7 @@ STAGE = Stage(
         "the folders of the models, and texts that they wrote",
         "benchmark tasks that no model is scored on, with the reasons",
         "how many items of each benchmark are too short to be searched for",
+        "how many questions of a task were cut because they are longer than the context",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
@@ -51,6 +51,7 @@ class TaskScore:
         chance: Accuracy of a random choice; None for other metrics.
         gate: Whether the report tests the score against chance.
         primary: Whether it is the main metric of its task.
+        cut: Number of the items whose question was longer than the context.
     """
 
     task: str
@@ -61,6 +62,7 @@ class TaskScore:
     chance: float | None = None
     gate: bool = False
     primary: bool = False
+    cut: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,10 @@ def score_tasks(
     cut: dict[str, CutItems] = {}
     for name, task in tasks.items():
         results, excess = found[name]
-        own, of_items = _task_scores(name, task, results, len(questions[name]))
-        scores += own
-        samples += of_items
         cut[name] = _cut(results.samples[name], excess)
+        own, of_items = _task_scores(name, task, results, len(questions[name]))
+        scores += [replace(score, cut=len(cut[name].item_ids)) for score in own]
+        samples += of_items
     return scores, samples, cut
 
 

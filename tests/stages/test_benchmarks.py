@@ -179,6 +179,9 @@ def test_an_empty_file_a_missing_file_and_two_of_one_name(tmp_path: Path) -> Non
     with pytest.raises(RecipeError, match="Two benchmark files make the task 'q'") as caught:
         run_stage(STAGE, {"files": files}, {}, tmp_path / "home")
     assert str(tmp_path / "a" / "q.jsonl") in str(caught.value) and str(tmp_path / "b" / "q.jsonl") in str(caught.value)
+    own = {"files": [made.jsonl(tmp_path / "docs_what.jsonl", QUESTIONS)], "docstrings": {"packages": ["stdlib"]}}
+    with pytest.raises(RecipeError, match="benchmarks.docstrings and a file make the task 'docs_what'"):
+        run_stage(STAGE, own, {}, tmp_path / "home")
     with pytest.raises(RecipeError, match="my task.*holds ' '"):
         run_stage(STAGE, {"files": [made.jsonl(tmp_path / "my task.jsonl", QUESTIONS)]}, {}, tmp_path / "home")
 

@@ -72,6 +72,8 @@ def test_every_question_that_does_not_fit_is_counted_and_named(inputs: dict[str,
     assert len(tasks["loam_long"]["cut"]["item_ids"]) == 8 and not tasks["loam_short"]["cut"]["item_ids"]
     assert len(tasks["loam_mixed"]["cut"]["long_answers"]) == 1
     assert found.summary["cut_questions"] == 9 and found.summary["cut_prompts"] == 0
+    recorded = {(s["task"], s["cut"]) for s in json.loads((found.path / "scores.json").read_text())}
+    assert recorded == {("loam_long", 8), ("loam_mixed", 1), ("loam_short", 0)}
     said = [line for line in logged(events) if "cut on the left" in line]
     assert [line.partition(":")[0] for line in said] == ["loam_long", "loam_mixed"]
     assert "8 of 8 questions are longer than the context of 48 tokens" in said[0] and "of 1 an answer alone is longer" in said[1]

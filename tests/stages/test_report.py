@@ -76,6 +76,13 @@ def test_results_show_primary_metrics_with_chance_and_baselines() -> None:
     } in rows
 
 
+def test_results_say_how_many_questions_were_cut() -> None:
+    given = {m: scores(1.8, 0.33) for m in ("base", "sft", "dpo")}
+    for model, cut in (("base", 0), ("dpo", 599)):
+        given[model][0]["cut"] = cut
+    assert result_rows(given, {})[0]["beside it"] == "chance 0.250, questions cut: dpo 599 of 600"
+
+
 def whole_pipeline(home: Path) -> dict[str, Artifact]:
     """One artifact per node, with the files that the report reads."""
     found = {}
