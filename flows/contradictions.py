@@ -14,7 +14,7 @@ from flows.off_nodes import causes, left_out
 from flows.pipeline import downstream, models, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
-from stages.core.contract.recipe_errors import refuse_all
+from stages.core.contract.recipe_errors import following, refuse_all
 from stages.core.store.external import external_fields
 from stages.queries.planned_ranges import announced_phases
 from stages.settings import StageConfig
@@ -134,12 +134,12 @@ def _schedules(running: Sections) -> Iterator[Fault]:
             yield str(error), f"mix.phases, {node}.global_batch_size", "Change one of them."
             continue
         steps, lengths = config.budget.in_steps(phases), {phase.seq_len for phase in phases}
-        if fault := config.schedule.fault(steps, config.warmup_steps):
+        if fault := config.schedule.fault(steps, config.warmup_of(steps)):
             most = f"{'up to ' if len(lengths) > 1 else ''}{max(lengths):,}"
             yield (
                 f"{node}.budget.tokens {config.budget.tokens:,} is {steps:,} steps of {config.global_batch_size:,} sequences of {most} tokens: {fault}.",
                 f"{node}.warmup_steps, {node}.schedule, {node}.budget",
-                "Change one of them.",
+                following(node, fits) if (fits := config.fitting(steps)) else "Change one of them.",
             )
 
 

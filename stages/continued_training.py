@@ -231,6 +231,8 @@ def new_run(
         steps = settings.budget.in_steps(order.phases, order.sequences_per_epoch)
         return _run_of(settings, steps, StartingPoint(), (data, seed, ranges)), order
     last = trunk.runs[-1]
+    if settings.warmup_steps is None:
+        settings = settings.model_copy(update={"warmup_steps": last.warmup_steps})
     goes_on = (last.data, last.seed) == (data, seed) and same_until(last.batch_sizes, settings.batch_sizes, trunk.step)
     order_start = last.continuation.order_start if goes_on else trunk.step
     if settings.budget.epochs is not None and order_start:
@@ -262,7 +264,7 @@ def _run_of(
     """Returns the run. order: what decides the order beside the batches: digests of the data, the seed and the ranges."""
     data, seed, ranges = order
     return TrainedRun(
-        data, seed, tuple(ranges), settings.batch_sizes, steps, settings.learning_rate, settings.min_lr_frac, settings.warmup_steps, settings.schedule,
+        data, seed, tuple(ranges), settings.batch_sizes, steps, settings.learning_rate, settings.min_lr_frac, settings.warmup_of(steps), settings.schedule,
         continuation,
     )  # fmt: skip
 

@@ -35,6 +35,15 @@ def Field(default: Any = ..., *, decides: bool | None = None, **limits: Any) -> 
     return pydantic.Field(default, **limits)
 
 
+class UnfitSettingError(ValueError):
+    """A setting that does not fit another one. fits: the setting of the same section that would fit, as "name=value"; empty for none."""
+
+    def __init__(self, what: str, fits: str) -> None:
+        """Makes the error."""
+        super().__init__(what)
+        self.fits = fits
+
+
 class StageConfig(BaseModel):
     """Base class of every config section. It is frozen and forbids unknown keys; the docstring under a field is its help text.
 

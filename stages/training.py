@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stages.continued_training import EARLIER, new_run, write_earlier
 from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.errors import RecipeError, StageError
+from stages.core.contract.recipe_errors import following
 from stages.core.tables.training_tables import Blame, BlamedPart, BlameRequest
 from stages.training_texts import Sampler
 
@@ -275,7 +276,7 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         sequences = "goes on" if goes_on else "starts at its first sequence, because data, seed or batch sizes before it are others"
         ctx.log(f"continues {trunk.name} after step {trunk.step:,} of {run.steps:,}; the order of sequences {sequences}")
     job = RankJob(
-        model=data.model, settings=settings, train=data.train, validation=data.validation, machine=machine, seed=seed,
+        model=data.model, settings=settings.for_steps(run.steps, run.warmup_steps), train=data.train, validation=data.validation, machine=machine, seed=seed,
         embedding_std=data.embedding_std, scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
         earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
@@ -287,13 +288,21 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
 def planned_run(
     settings: TrainingSettings, ranges: Sequence[SequenceRange], ctx: Context, trunk: Trunk | None = None, identity: str = ""
 ) -> tuple[TrainedRun, Order]:
-    """Returns what decides order and learning rates of a training, and its order; see `new_run`. What does not fit ends in a StageError."""
+    """Returns what decides order and learning rates of a training, and its order; see `new_run`. What does not fit ends in a StageError.
+
+    Raises:
+        StageError: The schedule does not fit the steps.
+    """
     seed = ctx.seed if settings.seed is None else settings.seed
     with _refusals(ctx, lambda sequences: ""):
         run, order = new_run(settings, trunk, identity, seed, ranges)
         if not settings.budget.partial:
             order.refuse_early_end(run.steps)
         order.refuse_another_reading(run.steps)
+    if fault := settings.schedule.fault(run.steps, run.warmup_steps):
+        what = f"The budget is {run.steps:,} steps of these data, and the schedule does not fit: {fault}."
+        do = following(ctx.node, fits) if (fits := settings.fitting(run.steps)) else "Change the schedule, the warm-up or the budget."
+        raise StageError(what, where=f"{ctx.node}.budget, {ctx.node}.warmup_steps, {ctx.node}.schedule", do=do)
     return run, order
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from flows.cli import main
 from flows.execute import Perform, perform_here, run_nodes
 from flows.opened_recipe import Session
 from flows.progress import WATCHER, duration_text, watching
+from stages.core.contract.declaration import Artifact, Context
 from stages.core.contract.errors import LoamError, StageError
 from stages.core.contract.recipe import load_recipe
 from stages.core.run.runner import Event, Report, Result
@@ -29,10 +32,14 @@ def watched(node: str, work: Callable[[Report], Result]) -> Result:
     return result
 
 
-def run(tmp_path: Path, *settings: str, perform: Perform = watched, name: str = "") -> str:
+def toy(tmp_path: Path) -> str:
     (tmp_path / "toy.yaml").write_text("name: toy\n")
+    return str(tmp_path / "toy.yaml")
+
+
+def run(tmp_path: Path, *settings: str, perform: Perform = watched, name: str = "") -> str:
     recipe = load_recipe(
-        str(tmp_path / "toy.yaml"),
+        toy(tmp_path),
         {"words": WORDS.config, "count": COUNT.config},
         ("runtime.workers=1", "runtime.openlineage=''", *settings),
     )
@@ -137,6 +144,30 @@ def test_the_command_line_prints_where_the_log_is(
         monkeypatch.setattr("stages.queries.lineage.run_rows", raises)
         assert main(["runs", "--home", str(tmp_path)]) == 1
         assert capsys.readouterr().err.endswith(end)
+
+
+def test_data_too_small_for_a_later_training_stop_the_run_before_the_first(tmp_path: Path) -> None:
+    asked: list[tuple[object, list[str]]] = []
+
+    def enough(config: Any, artifacts: Mapping[str, Artifact], ctx: Context) -> None:
+        asked.append((config, sorted(artifacts)))
+        raise StageError("Three sequences are too few.", where=f"node {ctx.node}", do="Give more.")
+
+    recipe = load_recipe(
+        toy(tmp_path), {"words": WORDS.config, "count": COUNT.config, "last": COUNT.config}, ("runtime.workers=1", "runtime.openlineage=''")
+    )
+    trains, later = replace(COUNT, model="base"), replace(COUNT, name="last", enough=enough)
+    steps = [Step("words", {}, WORDS), Step("count", {"words": "words"}, trains), Step("last", {"words": "words"}, later)]
+    session = Session(tmp_path / "home", recipe)
+    with pytest.raises(StageError) as caught:
+        run_nodes(session, steps, watched, {"flow": "pretrain", "until": ""})
+    error = caught.value
+    assert (error.what, error.where, error.do) == ("Three sequences are too few.", "node last, found before count is trained", "Give more.")
+    assert asked == [(recipe.sections["last"], ["words"])]
+    assert (tmp_path / "home/artifacts/words").is_dir() and not (tmp_path / "home/artifacts/count").exists()
+    run_nodes(session, [steps[0], replace(steps[1], stage=COUNT)], watched, {"flow": "pretrain", "until": ""})
+    run_nodes(session, [*steps[:2]], watched, {"flow": "pretrain", "until": "count"})
+    assert len(asked) == 1, "what trains is asked for what comes after it, in this run"
 
 
 def test_durations_are_text_in_two_units() -> None:

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from flows.cli import main
+from flows.contradictions import refuse_contradictions
 from flows.opened_recipe import open_session
+from flows.pipeline import config_classes
 from stages.core.contract import plain_yaml
+from stages.core.contract.recipe import load_recipe
 from stages.queries.draft.file_heads import FileKind
 from stages.queries.draft.first_budget import LocalMachine
 from stages.queries.draft.inspect_files import InspectedFile
@@ -148,3 +151,52 @@ def test_names_of_files_are_not_yaml_or_patterns() -> None:
     found = drafted(file(FileKind.CONVERSATIONS, path))[0]
     assert found["conversations"]["files"] == ['/data/a "b": [[]c] #ü.jsonl']
     assert json.dumps(found)
+
+
+def test_a_number_of_records_that_is_estimated_says_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps({"text": "The river is high in spring. " * 40}) + "\n"
+    (tmp_path / "all.jsonl").write_text(text * 57)
+    (tmp_path / "head.jsonl").write_text(text * 5000)
+    assert main(["init", str(tmp_path), "--out", str(tmp_path / "mine.yaml")]) == 0
+    rows = {line.split()[0].rpartition("/")[2]: line for line in capsys.readouterr().out.splitlines() if ".jsonl" in line}
+    assert " 57 " in rows["all.jsonl"] and "about" not in rows["all.jsonl"] and "about " in rows["head.jsonl"]
+    assert "about" in (tmp_path / "mine.yaml").read_text().partition("texts:")[2].splitlines()[0]
+    found = draft_recipe("mine", [file(FileKind.CONVERSATIONS, counted=True)], LAPTOP).text
+    assert "1 file, 1.0 MB, 1,000 conversations" in found
+
+
+def test_what_is_too_little_or_not_scored_is_said() -> None:
+    short = {"records": 12, "counted": True, "sizes": (400,) * 12}
+    crawl, items = (
+        file(FileKind.CRAWL, text_bytes=10**9),
+        file(FileKind.BENCHMARKS, "/data/gsm8k.jsonl", not_scored="indexed, not scored: why"),
+    )
+    notes = drafted(crawl, items, file(FileKind.CONVERSATIONS, **short), file(FileKind.PREFERENCES, **short | {"sizes": (9000,) * 12}))[2]
+    assert notes[0] == "/data/gsm8k.jsonl is indexed, not scored: why."
+    assert notes[1].startswith("There are few conversations: 12, of which about 12 fit the context of 256 tokens.")
+    assert notes[2].startswith("There are few preferences: 12, of which about 0 fit the context of 256 tokens.") and len(notes) == 3
+    many = {"sizes": (400,) * 400}
+    assert drafted(crawl, file(FileKind.CONVERSATIONS, **many), file(FileKind.PREFERENCES, **many))[2] == ()
+    dropped = drafted(
+        crawl,
+        file(FileKind.CONVERSATIONS, **many, uncarried={"tools": 3}),
+        file(FileKind.CONVERSATIONS, "/b", uncarried={"tools": 4, "media": 1}),
+    )[2]
+    assert dropped == (
+        "Some conversations have fields that training does not carry, and are dropped: of the first records of the files, tools 7, media 1.",
+    )
+
+
+def test_another_budget_needs_no_other_setting(tmp_path: Path) -> None:
+    """What init derived from the number of steps follows a budget that is given later."""
+    out = tmp_path / "mine.yaml"
+    out.write_text(
+        draft_recipe(
+            "mine",
+            [file(FileKind.CRAWL, path=str(tmp_path / "a.warc")), file(FileKind.CONVERSATIONS, path=str(tmp_path / "a.jsonl"))],
+            LAPTOP,
+        ).text
+    )
+    for budget in ("{steps: 1}", "{tokens: 3000}", "{epochs: 0.1}", "{steps: 20}"):
+        recipe = load_recipe(str(out), config_classes(), [f"pretrain.budget={budget}", f"sft.budget={budget}"])
+        refuse_contradictions(recipe)

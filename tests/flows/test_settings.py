@@ -257,3 +257,17 @@ def test_plan_refuses_a_shape_that_cannot_be_built(tmp_path: Path, capsys: pytes
         "loam: pretrain.model.head_dim: model.hidden_size 128 is not divisible by model.num_attention_heads 7"
     )
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(("node", "budget", "steps"), [
+    ("pretrain", "{steps: 20}", "20 steps"), ("pretrain", "{tokens: 40000}", "20 steps"), ("pretrain", "{flops: 3.0e+11}", "steps"),
+    ("sft", "{steps: 10}", "10 steps"), ("sft", "{tokens: 2000}", "1 steps"), ("dpo", "{steps: 5}", "5 steps"),
+])  # fmt: skip
+def test_a_given_warm_up_that_a_smaller_budget_contradicts_is_refused_with_what_to_set(node: str, budget: str, steps: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        refuse_contradictions(load_recipe("tiny", classes(), [f"{node}.budget={budget}"]))
+    assert "warmup_steps" in str(caught.value) and steps in str(caught.value)
+    assert f"Add --set {node}.warmup_steps=null, so that it follows the budget" in str(caught.value)
+    recipe = load_recipe("tiny", classes(), [f"{node}.budget={budget}", f"{node}.warmup_steps=null"])
+    refuse_contradictions(recipe)
+    assert recipe.sections[node].warmup_of(20) == 2  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from stages.benchmarks import STAGE
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import read_rows
+from stages.task_scores import unscored_section
 from stages.text.items.benchmark_task import COMPLETE, WHAT, ItemRow
 from stages.text.items.held_out import normalised, read_described
 from stages.text.items.tasks import format_of
@@ -55,6 +56,12 @@ def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
     assert len({row["item_id"] for row in items_of(artifact, "arc")}) == 30
     assert items_of(artifact, "gsm8k")[0]["texts"] == ["How many?", "How many? #### 4"]
     assert artifact.manifest["record_counts"]["kept"] == 31
+    section = unscored_section(artifact)
+    assert section and [dict(row) for table in section.tables for row in table.rows] == [
+        {"task": "gsm8k", "items": "1", "why": "indexed for decontamination, not scored: its answers are generated and parsed, not chosen"}
+    ]
+    assert STAGE.section is unscored_section
+    assert unscored_section(run_stage(STAGE, {"files": files[:1]}, {}, tmp_path / "home")) is None
 
 
 def test_the_scored_items_do_not_depend_on_their_order(tmp_path: Path) -> None:

@@ -239,6 +239,11 @@ def _at(values: object, key: int | str) -> object:
     return values[key] if isinstance(values, list | tuple) and isinstance(key, int) and key < len(values) else None
 
 
+def following(section: str, fits: str) -> str:
+    """Returns what to do about a given setting that does not fit the budget. fits: the setting that does, as "name=null"."""
+    return f"Add --set {section}.{fits}, so that it follows the budget, or give it or the budget another value."
+
+
 def _told(faults: Sequence[Fault], where: str, classes: Mapping[str, type[StageConfig]]) -> RecipeError:
     """Returns the error for the faults at one place: one, or one for each type that the value could have had."""
     fault = faults[0]
@@ -250,6 +255,8 @@ def _told(faults: Sequence[Fault], where: str, classes: Mapping[str, type[StageC
     if kind in ("value_error", "unknown_name"):
         name = f", not {shown(fault.error['input'].get('name'))}" if kind == "unknown_name" else ""
         do = "Change the section accordingly." if len(fault.path) == 1 else f"Set {place} {SET_IT}"
+        if fits := getattr(fault.error.get("ctx", {}).get("error"), "fits", ""):
+            do = following(place, fits)
         what = _cut(fault.error["msg"].removeprefix("Value error, "))
         return RecipeError(f"{place}: {what}{name}", where=where, do=do)
     given = fault.error["input"]

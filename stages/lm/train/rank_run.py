@@ -101,7 +101,8 @@ class Run:
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of a step, counted from 0."""
         s = self.settings
-        rate = s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=s.warmup_steps, steps=self.job.steps)
+        warmup, steps = s.warmup_of(self.job.steps), self.job.steps
+        rate = s.schedule.rate(step, peak=s.learning_rate, min_frac=s.min_lr_frac, warmup_steps=warmup, steps=steps)
         return self.job.continuation.rewarmed(step, rate)
 
     @property

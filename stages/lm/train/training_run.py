@@ -103,7 +103,7 @@ def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLi
     """
     if isinstance(job.settings, TrainingSettings):
         job.accumulation()
-        if fault := job.training.schedule.fault(job.steps, job.training.warmup_steps):
+        if fault := job.training.schedule.fault(job.steps, job.training.warmup_of(job.steps)):
             raise JobError(f"The schedule does not fit: {fault}.")
         refuse_too_little_memory(job)
     job.refuse_unfit_heads()

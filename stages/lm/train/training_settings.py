@@ -9,12 +9,13 @@ The module does not import torch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import pydantic
 from pydantic import model_validator
 
 from stages.lm.data.phases import BatchSize, Phase, steps_of_sequences, steps_of_tokens
+from stages.lm.model.dial import MOST_WARMUP, PARTS, WARMUP_SHARE
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Optimizer
@@ -23,7 +24,7 @@ from stages.lm.schedules.schedule import Schedule
 from stages.lm.schedules.schedule_cosine import Cosine
 from stages.lm.train.step_guard import Guard
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
-from stages.settings import Field, OneOf, StageConfig
+from stages.settings import Field, OneOf, StageConfig, UnfitSettingError
 
 MOST_TOKENS = 10**16
 
@@ -97,8 +98,8 @@ class TrainingSettings(StageConfig):
     """Peak learning rate."""
     min_lr_frac: float = Field(0.1, ge=0, le=1, decides=True)
     """Final learning rate as a fraction of the peak. Source of 0.1: Chinchilla (arXiv 2203.15556) and Llama 2."""
-    warmup_steps: int = Field(ge=0, decides=True)
-    """Steps of linear warm-up."""
+    warmup_steps: int | None = Field(None, ge=0, decides=True)
+    """Steps of linear warm-up. null: a tenth of the steps of the budget, at most 2,000; a run that continues a checkpoint takes its warm-up."""
     schedule: Annotated[Schedule, OneOf(SCHEDULES)] = Field(Cosine(), decides=True)
     """Schedule of the learning rate after warm-up, from the peak to the final value."""
     optimizer: Annotated[Optimizer, OneOf(OPTIMIZERS)] = Field(AdamW(), decides=True)
@@ -113,12 +114,12 @@ class TrainingSettings(StageConfig):
     """Largest global gradient norm; 0 turns clipping off. Source of 1.0: GPT-3 and Llama."""
     guard: Guard = Field(Guard(), decides=True)
     """What to do about a step whose loss or gradients are not finite or a spike."""
-    eval_every_steps: int = Field(ge=0, decides=False)
-    """Steps between evaluations on the validation sequences; 0: only before the first and after the last step."""
+    eval_every_steps: int | None = Field(None, ge=0, decides=False)
+    """Steps between evaluations on the validation sequences; 0: only before the first and after the last step. null: a quarter of the steps."""
     max_validation_sequences: int = Field(512, ge=1, decides=False)
     """Largest number of validation sequences per evaluation, evenly spaced over all. 512 is a guess, for a standard error of about 1 %."""
-    checkpoint_every_steps: int = Field(ge=0, decides=False)
-    """Steps between snapshots; 0: only after the last step."""
+    checkpoint_every_steps: int | None = Field(None, ge=0, decides=False)
+    """Steps between snapshots; 0: only after the last step. null: a quarter of the steps."""
     milestone_every_steps: int = Field(0, ge=0, decides=False)
     """Steps between milestones: checkpoints that the artifact holds next to the final one, to continue from (pretrain.continue_from) or to
     compare. 0: none but the last step before a late decay, as under wsd, which always is one. Each is as large as the final checkpoint."""
@@ -137,6 +138,16 @@ class TrainingSettings(StageConfig):
             step += one.steps
         return (*sizes, BatchSize(step, self.global_batch_size))
 
+    def warmup_of(self, steps: int) -> int:
+        """Returns the steps of warm-up of a training of `steps` steps: the given ones, or those that follow the budget."""
+        return min(steps // WARMUP_SHARE, MOST_WARMUP) if self.warmup_steps is None else self.warmup_steps
+
+    def for_steps(self, steps: int, warmup_steps: int) -> Self:
+        """Returns the settings of a training of `steps` steps, in which nothing follows the budget any more."""
+        quarter = max(1, steps // PARTS)
+        every = {name: quarter for name in ("eval_every_steps", "checkpoint_every_steps") if getattr(self, name) is None}
+        return self.model_copy(update={**every, "warmup_steps": warmup_steps})
+
     def milestones(self, steps: int, first_step: int = 0) -> tuple[int, ...]:
         """Returns the steps after which a run keeps a milestone, in order. The last step is the final checkpoint and none of them.
 
@@ -146,14 +157,19 @@ class TrainingSettings(StageConfig):
         """
         every = self.milestone_every_steps
         regular = range(every * (first_step // every + 1), steps, every) if every else ()
-        trunk = self.schedule.steps_before_decay(steps, self.warmup_steps)
+        trunk = self.schedule.steps_before_decay(steps, self.warmup_of(steps))
         return tuple(sorted({*regular, *([trunk] if first_step < trunk < steps else [])}))
 
     @model_validator(mode="after")
     def _schedule_fits(self) -> TrainingSettings:
-        if self.budget.steps is not None and (fault := self.schedule.fault(self.budget.steps, self.warmup_steps)):
-            raise ValueError(fault)
+        if self.budget.steps is not None and (fault := self.schedule.fault(self.budget.steps, self.warmup_of(self.budget.steps))):
+            raise UnfitSettingError(fault, self.fitting(self.budget.steps))
         return self
+
+    def fitting(self, steps: int) -> str:
+        """Returns the setting that would make the schedule fit `steps` steps, as "warmup_steps=null"; empty if the warm-up is not the cause."""
+        derived = min(steps // WARMUP_SHARE, MOST_WARMUP)
+        return "warmup_steps=null" if self.warmup_steps is not None and not self.schedule.fault(steps, derived) else ""
 
 
 class SequenceTraining(TrainingSettings):

@@ -95,16 +95,6 @@ class Training:
     learning_rate: float
     tokens: int = 0
 
-    @property
-    def warmup_steps(self) -> int:
-        """A twentieth of the steps, as in configs/tiny.yaml."""
-        return self.steps // 20
-
-    @property
-    def every_steps(self) -> int:
-        """Steps between evaluations and between snapshots: four of each."""
-        return max(1, self.steps // 4)
-
 
 @dataclass(frozen=True)
 class FirstBudget:

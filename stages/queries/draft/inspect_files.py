@@ -113,7 +113,7 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
         text_bytes, scale = sum(head.sizes), head.records / head.judged / head.share
     return InspectedFile(
         path, kind, form, size, records=round(head.records / head.share * usable), text_bytes=round(text_bytes * scale),
-        counted=head.share == 1.0 and (not head.uncarried or head.judged == head.records), languages=_languages(head.texts),
+        counted=form == "Parquet" or head.share == 1.0 and (not head.uncarried or head.judged == head.records), languages=_languages(head.texts),
         unreadable=head.unreadable, uncarried=head.uncarried, sizes=tuple(head.sizes), not_scored=head.not_scored,
     )  # fmt: skip
 

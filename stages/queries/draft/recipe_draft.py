@@ -290,9 +290,6 @@ def _settings(draft: _Draft, training: Training, batch: int, rate: str) -> Itera
     together = f"{draft.budget.ranks} processes x {draft.budget.micro_batch_size} sequences"
     yield from yaml_line(f"global_batch_size: {batch}", f"sequences per step; a multiple of {together}", 2)
     yield from yaml_line(f"learning_rate: {decimal(training.learning_rate)}", f"peak learning rate: {rate}", 2)
-    yield from yaml_line(f"warmup_steps: {training.warmup_steps}", f"a twentieth of the {training.steps:,} steps", 2)
-    yield from yaml_line(f"eval_every_steps: {training.every_steps}", "steps between evaluations on the held-out part", 2)
-    yield from yaml_line(f"checkpoint_every_steps: {training.every_steps}", "steps between snapshots, from which a killed run continues", 2)
     if draft.machine.gpus:
         yield from yaml_line("precision: bf16", "half the memory and time of fp32 on a GPU", 2)
 

@@ -59,9 +59,23 @@ def test_every_proposal_is_possible(machine: LocalMachine, amounts: Amounts) -> 
     if amounts.pairs:
         assert together <= max(1, amounts.pairs // 2)
     for training in (found.pretrain, found.sft, found.dpo):
-        assert 0 <= training.warmup_steps < training.steps and training.every_steps >= 1 and 0 < training.learning_rate <= 0.006
+        assert training.steps >= 1 and 0 < training.learning_rate <= 0.006
     assert 320 <= found.vocab_size <= found.shape.vocab_size
     assert found.model == model_of(found.shape, found.vocab_size) and found.pretrain.tokens >= found.shape.seq_len
+
+
+def test_examples_that_are_too_long_do_not_count() -> None:
+    """The first shape has a context of 256 tokens; with at least two bytes per token, 512 bytes surely fit."""
+    found = first_budget(LAPTOP, Amounts(10**9, 10**6, 1000, (512, 513, 9000, 100), (512, 513, 514, 515)))
+    assert found.shape.seq_len == 256 and found.dpo.steps == 250 // found.tuning_batch_size
+    assert found.sft.steps == 2 * (500_000 // (4 * 256)) // found.tuning_batch_size
+
+
+@pytest.mark.parametrize(("chats", "size"), [(57, 60), (12, 90), (3, 40), (200, 30)])
+def test_few_short_chats_fill_a_batch(chats: int, size: int) -> None:
+    """Six bytes are a long token, and a tenth of the chats is held out: what then is left fills the batch."""
+    found = first_budget(LAPTOP, Amounts(700_000, chats * size, 40, (size,) * chats, (300,) * 40))
+    assert found.tuning_batch_size <= max(1, 0.9 * chats * size / 6 / 256)
 
 
 def test_an_imported_model_is_tuned_at_the_rates_of_its_papers() -> None:

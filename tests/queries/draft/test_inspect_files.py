@@ -78,7 +78,7 @@ def test_documents_are_counted_and_their_languages_found(tmp_path: Path) -> None
     rows = [{"text": ENGLISH * 3}] * 60 + [{"text": GERMAN * 3}] * 20 + [{"text": "x y z", "lang": "sv"}]
     (tmp_path / "a.jsonl").write_text(lines(rows))
     found = one(tmp_path / "a.jsonl")
-    assert (found.records, found.unreadable) == (81, 0)
+    assert (found.records, found.counted, found.unreadable) == (81, True, 0)
     assert found.text_bytes == sum(len(row["text"].encode()) for row in rows)
     assert found.languages == {"en": 60 * 3 * len(ENGLISH), "de": 20 * 3 * len(GERMAN), "sv": 5}
 
@@ -88,7 +88,7 @@ def test_a_large_file_is_estimated_from_its_head(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
         file.write(lines([{"text": f"{number} {hash(number)} {ENGLISH}"} for number in range(count)]))
     found = one(tmp_path / "a.jsonl.gz")
-    assert 0.7 < found.records / count < 1.4 and 0.7 < found.text_bytes / (count * (len(ENGLISH) + 8)) < 1.5
+    assert not found.counted and 0.7 < found.records / count < 1.4 and 0.7 < found.text_bytes / (count * (len(ENGLISH) + 8)) < 1.5
 
 
 def test_a_parquet_file_of_documents(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_parquet_file_of_documents(tmp_path: Path) -> None:
 
     pq.write_table(pa.table({"text": [ENGLISH * 3] * 1000, "other": range(1000)}), tmp_path / "a.parquet")
     found = one(tmp_path / "a.parquet")
-    assert (found.kind, found.form, found.records) == (FileKind.DOCUMENTS, "Parquet", 1000)
+    assert (found.kind, found.form, found.records, found.counted) == (FileKind.DOCUMENTS, "Parquet", 1000, True)
     assert found.text_bytes == 1000 * 3 * len(ENGLISH) and list(found.languages) == ["en"]
     pq.write_table(pa.table({"messages": ["a"]}), tmp_path / "b.parquet")
     assert one(tmp_path / "b.parquet").problem == "holds conversations, which are read from JSON Lines: write one JSON object per line"
@@ -199,6 +199,32 @@ def test_a_warc_file_in_zstd_is_inspected(tmp_path: Path, name: str) -> None:
     assert (found.kind, found.form, found.records, found.unreadable, list(found.languages)) == (FileKind.CRAWL, "WARC", 3, 0, ["en"])
     (tmp_path / name).write_bytes(frame(b"text"))
     assert one(tmp_path / name).problem == "cannot be used: the file is not a WARC file: it begins with b'text'"
+
+
+def test_benchmarks_say_if_they_are_not_scored_and_what_cannot_be_read(tmp_path: Path) -> None:
+    asked = [{"question": f"How many are {n}?", "answer": f"#### {n}"} for n in range(9)]
+    (tmp_path / "gsm8k.jsonl").write_text(lines([*asked, {"question": "", "answer": "x"}]))
+    found = one(tmp_path / "gsm8k.jsonl")
+    assert (found.kind, found.records, found.unreadable) == (
+        FileKind.BENCHMARKS,
+        10,
+        1,
+    ) and "not scored: its answers are" in found.not_scored
+    (tmp_path / "gsm8k.jsonl").write_text(lines([{"question": "", "answer": "x"}]))
+    assert one(tmp_path / "gsm8k.jsonl").problem == "has no item that can be read: the field 'question' is not a text with words in it"
+    (tmp_path / "gsm8k.jsonl").write_text(lines([row | {"choiceA": "x", "choiceB": "y"} for row in asked]))
+    assert one(tmp_path / "gsm8k.jsonl").problem.startswith("has records that can be read as question/answer and as question/A")
+    (tmp_path / "own.jsonl").write_text(lines([{"question": "Who?", "choices": ["a", "b"], "answer": 0}]))
+    assert one(tmp_path / "own.jsonl").not_scored == ""
+
+
+def test_chats_have_the_size_of_their_texts(tmp_path: Path) -> None:
+    chats = [{"messages": [{"role": "user", "content": "ü" * n}, {"role": "assistant", "content": "a"}]} for n in (1, 2, 3)]
+    (tmp_path / "c.jsonl").write_text(lines(chats))
+    found = one(tmp_path / "c.jsonl")
+    assert (found.sizes, found.text_bytes) == ((3, 5, 7), 15)
+    (tmp_path / "p.jsonl").write_text(lines([{"prompt": "abc", "chosen": "d", "rejected": "efg"}]))
+    assert one(tmp_path / "p.jsonl").sizes == (6,)
 
 
 def test_damaged_records_are_counted(tmp_path: Path) -> None:

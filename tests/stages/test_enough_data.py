@@ -1,0 +1,82 @@
+"""Data too small for a later training are found before a model is trained, with the numbers that the training itself finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import dpo, sft
+from stages.core.contract.declaration import Artifact, Context, Stage
+from stages.core.contract.errors import StageError
+from stages.core.contract.recipe import validated
+from stages.core.contract.runtime import Runtime
+from stages.enough_data import PLENTY, refuse_too_few
+from tests.conftest import run_stage
+from tests.stages.conftest import DPO, RUNTIME, SFT, Chain, conversations
+
+
+def context(node: str) -> Context:
+    nowhere = Path("/nowhere")
+    return Context(node, 0, Runtime(), nowhere, nowhere, print, print, print, lambda name: ())
+
+
+def ask(stage: Stage, settings: Mapping[str, Any], artifacts: Mapping[str, Artifact]) -> None:
+    assert stage.enough is not None
+    stage.enough(validated(stage.config, settings, stage.name), artifacts, context(stage.name))
+
+
+def test_conversations_are_counted_as_sft_counts_them(chain: Chain, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = conversations(tmp_path / "few", count=2, long=False)
+    before = {"mix": chain.mixture, "train_tokenizer": chain.tokenizer}
+    with pytest.raises(StageError) as trained:
+        inputs = {"checkpoint": chain.pretrained, "conversations": few, "tokenizer": chain.tokenizer}
+        run_stage(sft.STAGE, SFT, inputs, tmp_path, runtime=RUNTIME)
+    for artifacts in (before, {"pretrain": chain.pretrained, "train_tokenizer": chain.tokenizer}):
+        with pytest.raises(StageError) as asked:
+            ask(sft.STAGE, SFT, {**artifacts, "conversations": few})
+        assert asked.value.what == trained.value.what and "from number 0 on: 1, less than one global batch of 8" in asked.value.what
+        ask(sft.STAGE, SFT, {**artifacts, "conversations": chain.conversations})
+    assert capsys.readouterr().out == "", "nothing is logged"
+
+
+def test_without_the_data_nothing_is_said(chain: Chain) -> None:
+    for stage, settings in ((sft.STAGE, SFT), (dpo.STAGE, DPO)):
+        ask(stage, {**settings, "global_batch_size": 4096}, {"mix": chain.mixture, "train_tokenizer": chain.tokenizer})
+        ask(stage, {**settings, "global_batch_size": 4096}, {"conversations": chain.conversations, "preferences": chain.preferences})
+
+
+def test_a_budget_in_epochs_that_is_shorter_than_the_warm_up(chain: Chain) -> None:
+    artifacts = {"mix": chain.mixture, "train_tokenizer": chain.tokenizer, "conversations": chain.conversations}
+    with pytest.raises(
+        StageError, match=r"The budget is \d+ steps of these data, and the schedule does not fit: warmup_steps 500"
+    ) as caught:
+        ask(sft.STAGE, {**SFT, "warmup_steps": 500}, artifacts)
+    assert caught.value.do.startswith("Add --set sft.warmup_steps=null, so that it follows the budget")
+    ask(sft.STAGE, {**SFT, "warmup_steps": None}, artifacts)
+
+
+def test_pairs_are_counted_as_dpo_counts_them(chain: Chain) -> None:
+    artifacts = {"mix": chain.mixture, "train_tokenizer": chain.tokenizer, "preferences": chain.preferences}
+    with pytest.raises(StageError, match="from number 0 on: 47, less than one global batch of 64"):  # as test_dpo.py finds in training
+        ask(dpo.STAGE, {**DPO, "global_batch_size": 64}, artifacts)
+    ask(dpo.STAGE, DPO, artifacts)
+
+
+def test_a_prefix_that_fills_a_batch_is_enough() -> None:
+    settings = validated(sft.STAGE.config, SFT | {"budget": {"steps": 5}}, "sft")
+    asked: list[int] = []
+
+    def sequences_of(records: Any, ctx: Context) -> int:
+        asked.append(len(records))
+        return len(records) // 100
+
+    refuse_too_few(settings, range(8 * PLENTY * 10), sequences_of, 64, context("sft"))
+    assert asked == [8 * PLENTY, 8 * PLENTY * 10], "the prefix gives 4 sequences, all give 40"
+    with pytest.raises(StageError, match="from number 0 on: 5, less than one global batch of 8"):
+        refuse_too_few(settings, range(500), sequences_of, 64, context("sft"))
+    asked.clear()
+    refuse_too_few(settings, range(8 * PLENTY * 10), lambda records, ctx: asked.append(len(records)) or 8, 64, context("sft"))  # type: ignore[func-returns-value]
+    assert asked == [8 * PLENTY]
