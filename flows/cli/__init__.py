@@ -5,18 +5,32 @@ Exit codes: 0 done, 1 a stage failed, 2 usage or recipe error or a name that the
 Guarantee: an error is one message on standard error that says what happened, where, and what to do. Only --debug shows a traceback.
 Cost: `loam --help` takes less than 0.3 s, because the command modules import their dependencies inside functions. cyclopts parses a
 command in half of typer's time (0.07 against 0.16 s of CPU, including the start of Python): typer 0.29.2 imports pydantic, cyclopts 5.4.0
-does not. cyclopts also calls the program for completions, so that a shell can complete the names of artifacts.
+does not. Its errors about missing and surplus arguments are told in other words here. cyclopts also calls the program for completions, so that
+a shell can complete the names of artifacts.
 """
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnusedCliTokensError,
+)
 
 from flows.cli import (
     init_commands,
@@ -31,7 +45,6 @@ from flows.cli import (
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
-from flows.cli.usage_errors import usage_error
 from flows.trials import decide_command, sweep_commands
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
 from stages.core.contract.secrets import redact
@@ -44,6 +57,8 @@ TERMINATED = 75
 INTERRUPTED = 130
 BUILDING = ("run", "stage", "sweep", "decide")
 """Commands that go on where they were stopped."""
+GIVEN_CHARS = 200
+"""Most characters of a command line that a message repeats."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -154,12 +169,83 @@ def _parsed(words: list[str]) -> tuple[Callable[..., int | None], BoundArguments
             raise RecipeError("No command is named.", do=f"`{' '.join(('loam', *chain))} --help` lists the commands.")
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
     except CycloptsError as error:
-        clear: RecipeError = usage_error(error, app, words)
+        clear: RecipeError = _usage_error(error, app, words)
         raise clear from error
     common: Common = bound.arguments.get("common", COMMON)
     if "common" in bound.signature.parameters:
         bound.arguments["common"] = replace(common, command=" ".join(chain))
     return command, bound
+
+
+def _usage_error(error: CycloptsError, app: App, words: Sequence[str]) -> RecipeError:
+    """Returns the error to show for a command line that cannot be parsed.
+
+    Args:
+        error: What the parser found.
+        app: The command line.
+        words: The arguments after `loam`.
+    """
+    chain, apps, rest = app.parse_commands(words)
+    command = " ".join(("loam", *chain))
+    help_line = f"`{command} --help` explains it."
+    if isinstance(error, UnknownCommandError):
+        if rest and rest[0].startswith("-"):
+            return RecipeError("No command is named.", do=f"`{command} --help` lists the commands.")
+        return RecipeError(str(error), do=help_line)
+    of = list(_commands(apps[-1]))
+    if (
+        of and isinstance(error, UnusedCliTokensError) and error.unused_tokens
+    ):  # `loam runs`, which lists the runs, is also a group of commands
+        word = error.unused_tokens[0]
+        near = difflib.get_close_matches(word, of, n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        return RecipeError(f"`{command}` has no command {word[:GIVEN_CHARS]!r}.{guess}", do=f"Its commands are: {', '.join(of)}.")
+    if not (what := _fault(error, command)):
+        return RecipeError(str(error), do=help_line)
+    given = shlex.join(["loam", *words])
+    where = given if len(given) <= GIVEN_CHARS else f"{given[:GIVEN_CHARS]}…"
+    return RecipeError(what, where=where, do=f"Write `{_written(error, command, apps[-1].default_command)}`; {help_line}")
+
+
+def _fault(error: CycloptsError, command: str) -> str:
+    """Returns what is wrong with the arguments of a command; empty where the parser's own words say it."""
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        surplus = ", ".join(repr(word[:GIVEN_CHARS]) for word in error.unused_tokens[:3])
+        more = len(error.unused_tokens) - 3
+        count = "One argument is" if len(error.unused_tokens) == 1 else f"{len(error.unused_tokens)} arguments are"
+        return f"{count} too many for `{command}`: {surplus}" + (f" and {more} more." if more > 0 else ".")
+    if isinstance(error, MissingArgumentError) and error.argument:
+        name = error.keyword or error.argument.name
+        if error.keyword:
+            return f"{name} has no value."
+        return f"`{command}` needs {name}."
+    if isinstance(error, RepeatArgumentError):
+        return f"{error.token.keyword or error.token.value} is given more than once."
+    if isinstance(error, CoercionError) and error.target_type is bool and error.token:
+        return f"{error.token.keyword} takes no value, but {error.token.value[:GIVEN_CHARS]!r} was given."
+    return ""
+
+
+def _written(error: CycloptsError, command: str, function: Callable[..., object] | None) -> str:
+    """Returns how the option that is wrong is written; else how the command is: its arguments, and the options that it cannot do without."""
+    if isinstance(error, MissingArgumentError) and error.keyword and error.argument:
+        return f"{error.keyword} {error.argument.parameter.metavar or 'VALUE'}"
+    if isinstance(error, RepeatArgumentError | CoercionError) and error.token and error.token.keyword:
+        return error.token.keyword + (" VALUE" if isinstance(error, RepeatArgumentError) else "")
+    parts = [command]
+    for parameter in inspect.signature(function).parameters.values() if function else ():
+        name, needed = parameter.name.upper(), parameter.default is parameter.empty
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            many = "tuple[" in str(parameter.annotation)
+            parts.append((name if needed else f"[{name}]") + "..." * many)
+        elif needed:
+            parts.append(f"--{parameter.name.replace('_', '-')} TEXT")
+    return " ".join(parts)
+
+
+def _commands(app: App) -> list[str]:
+    """Returns the names of the commands in a group; none for a command."""
+    return [name for name in app if not name.startswith("-")]
 
 
 def _examples(command: Command) -> str:

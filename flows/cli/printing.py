@@ -26,6 +26,7 @@ PADDED = 40
 """Widest cell of a table in a pipe for which the other rows are padded, in columns of a terminal."""
 SETTINGS = ("config", "resolved", "runtime", "command", "seed")
 """Names of the values in manifests and records of runs that a user can give in a recipe."""
+Row = Mapping[str, object]
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 
 
@@ -49,12 +50,12 @@ def answer(common: Common, value: object, show: Callable[[], None]) -> None:
     print(json.dumps(envelope, indent=1, allow_nan=False).replace("\x7f", "\\u007f"), flush=True)
 
 
-def answer_rows(common: Common, rows: Sequence[Mapping[str, object]]) -> None:
+def answer_rows(common: Common, rows: Sequence[Row]) -> None:
     """Prints rows as a table, or as a JSON list of objects."""
     answer(common, rows, lambda: print_table(rows))
 
 
-def print_table(rows: Iterable[Mapping[str, object]]) -> None:
+def print_table(rows: Iterable[Row]) -> None:
     """Prints a table with a header; columns of numbers are aligned to the right.
 
     On a terminal, wide cells are folded to the width of the terminal. In a pipe, a line is as long as its row: a cell wider than PADDED is
@@ -112,7 +113,7 @@ def _is_column_of_numbers(lines: Sequence[Mapping[str, str]], name: str) -> bool
     return all(_is_number(line[name]) for line in lines)
 
 
-def print_nested(values: Mapping[str, object], indent: str = "", settings: bool = False) -> None:
+def print_nested(values: Row, indent: str = "", settings: bool = False) -> None:
     """Prints one line per value; the content of a mapping or of a list of mappings is indented below its name.
 
     Args:
@@ -140,7 +141,7 @@ def written(value: object) -> str:
     return one_line(value) if isinstance(value, str) else json.dumps(_strict(value), ensure_ascii=False)
 
 
-def with_settings(rows: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
+def with_settings(rows: Iterable[Row]) -> list[Row]:
     """Returns the rows of a comparison with the values of settings, in the columns a and b, as a recipe gives them."""
     return [
         {key: written(cell) if key in ("a", "b") and cell is not None and _is_setting(row["what"]) else cell for key, cell in row.items()}

@@ -113,13 +113,13 @@ def test_it_is_refused_before_any_work(tmp_path: Path, capsys: pytest.CaptureFix
 def take(home: Path, recipe: Recipe, number: int, barrier: Any, answers: Any) -> None:
     run_id = runs.start_run(home, recipe, {"flow": "pretrain"})
     with lease.lease(runs.folder_of(home, run_id) / "lease", run_id):
-        barrier.wait()
+        barrier.wait(60)
         try:
             continued_run.give_name(home, "w6", run_id, recipe)
             answers.put((number, run_id))
         except RecipeError as error:
             answers.put((number, error.what))
-        barrier.wait()
+        barrier.wait(60)
 
 
 def test_of_two_that_start_together_one_takes_the_name(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_of_two_that_start_together_one_takes_the_name(tmp_path: Path) -> None:
         one.start()
     said = [answers.get(timeout=60)[1] for _ in both]
     for one in both:
-        one.join()
+        one.join(60)
     took = [one for one in said if "taken" not in one]
     assert len(took) == 1 and meant(tmp_path) == {"w6": took[0]}
     assert all(f"({took[0]}), which is running" in one for one in said if one not in took), said

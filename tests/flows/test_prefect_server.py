@@ -56,7 +56,7 @@ def test_a_database_is_free_again_when_its_server_is_gone(tmp_path: Path) -> Non
 def test_a_server_that_does_not_start_says_what_happened_and_promises_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefect_server, "START_TIMEOUT_S", 0.5)
     with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]) as ended:
-        ended.wait()
+        ended.wait(timeout=60)
         with pytest.raises(StageError, match="The Prefect server ended with exit code 3 before it answered") as caught:
             wait_until_healthy(free_port(), ended)
     assert "If it printed a reason" in str(caught.value) and "disk is full" in str(caught.value)
