@@ -1,4 +1,4 @@
-"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, a free port, a file lock, memory.
+"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, a free port, a file lock, memory, proxies.
 
 The module imports only the standard library. The ranks of lm need the same helpers as core's workers, but lm may not import core.
 """
@@ -11,9 +11,12 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""The names of this machine. httpx, requests, aiohttp and urllib find each of them in NO_PROXY."""
 
 
 def die_with_parent(parent: int = 0) -> None:
@@ -28,6 +31,22 @@ def die_with_parent(parent: int = 0) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:
         os._exit(1)
+
+
+def connect_to_loopback_directly(variables: MutableMapping[str, str]) -> None:
+    """Adds the names of this machine to NO_PROXY, if a proxy is set: no proxy can reach a server of this machine. Other hosts stay as set.
+
+    Args:
+        variables: Environment variables. Those of a command reach all its children.
+    """
+    names = {name: name.lower() for name in variables if name.lower().endswith("_proxy")}
+    if not [name for name, lower in names.items() if lower != "no_proxy" and variables[name]]:
+        return
+    for name in [name for name, lower in names.items() if lower == "no_proxy"] or ["no_proxy", "NO_PROXY"]:
+        given = variables.get(name, "").replace(",", " ").split()
+        if given != ["*"]:
+            plain = [part.removeprefix("[").partition("]")[0] for part in given]  # httpx 0.28 cannot read [::1]
+            variables[name] = ",".join(dict.fromkeys([*plain, *LOOPBACK]))
 
 
 def free_port() -> int:

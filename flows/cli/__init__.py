@@ -48,6 +48,7 @@ from flows.cli.printing import say
 from flows.trials import decide_command, sweep_commands
 from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
 from stages.core.contract.secrets import redact
+from stages.processes import connect_to_loopback_directly
 
 if TYPE_CHECKING:
     from inspect import BoundArguments
@@ -76,6 +77,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if words is None else words)
     home = ""
+    connect_to_loopback_directly(os.environ)
     try:
         if node := stage_help.named_node(words):
             return stage_help.print_stage_help(node, "--json" in words)

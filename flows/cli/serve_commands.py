@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Annotated
 
@@ -49,7 +50,8 @@ def serve(
         def show() -> None:
             say(f"Prefect runs at {up.ui_url}; artifacts go to {home}.")
             say(f"The UI's login asks for {up.login}; it is in {up.profiles}. In another terminal:\n")
-            say(f"  export PREFECT_PROFILES_PATH={shlex.quote(str(up.profiles))} PREFECT_API_URL={up.api_url}")
+            direct = [f"{name}={shlex.quote(value)}" for name, value in os.environ.items() if name.lower() == "no_proxy"]
+            say(" ".join([f"  export PREFECT_PROFILES_PATH={shlex.quote(str(up.profiles))} PREFECT_API_URL={up.api_url}", *direct]))
             say("  .venv/bin/prefect deployment run pretrain/full -p recipe=tiny --watch\n\nCtrl-C stops everything.", flush=True)
 
         answer(common, {"ui_url": up.ui_url, "api_url": up.api_url, "profiles_path": str(up.profiles), "home": str(home)}, show)

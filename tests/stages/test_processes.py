@@ -1,4 +1,4 @@
-"""Helpers around the operating system: locks between owners, a free port, a child process that dies with its parent."""
+"""Helpers around the operating system: locks between owners, a free port, a child process that dies with its parent, proxies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.processes import free_port, lock_file
+from stages.processes import connect_to_loopback_directly, free_port, lock_file
 from tests.conftest import until
 
 
@@ -71,3 +71,66 @@ def test_a_child_dies_with_its_parent() -> None:
 def test_a_child_whose_parent_is_already_gone_leaves() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD, "1"], capture_output=True, check=False, timeout=60)
     assert done.returncode == 1 and done.stdout == b""
+
+
+PROXY = "http://proxy.invalid:3128"
+BEHIND = [
+    {"http_proxy": PROXY},
+    {"HTTP_PROXY": PROXY, "https_proxy": PROXY},
+    {"all_proxy": PROXY},
+    {"ALL_PROXY": "socks5://proxy.invalid:1080"},
+    {"http_proxy": PROXY, "no_proxy": "intern.example"},
+    {"http_proxy": PROXY, "NO_PROXY": "intern.example, 10.0.0.0/8"},
+    {"HTTPS_PROXY": PROXY, "http_proxy": PROXY, "no_proxy": "", "NO_PROXY": ""},
+    {"http_proxy": PROXY, "no_proxy": "intern.example,[::1]:8080,::1"},
+    {"http_proxy": PROXY, "NO_PROXY": ".intern.example .other.example"},
+]
+HERE = ["http://127.0.0.1:4200/api", "http://localhost:4200/", "http://[::1]:4200/x", "https://localhost/", "https://127.0.0.1:1/"]
+
+
+@pytest.mark.parametrize("variables", BEHIND)
+def test_no_client_takes_a_proxy_to_this_machine_and_every_client_takes_it_elsewhere(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asks the clients themselves which way they would take: httpx (Prefect, the crawler), requests (OpenLineage) and urllib (WebSockets)."""
+    import httpx
+    import requests
+    from websockets.proxy import get_proxy
+    from websockets.uri import parse_uri
+
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    kept = dict(variables)
+    connect_to_loopback_directly(kept)
+    for name, value in kept.items():
+        monkeypatch.setenv(name, value)
+    assert {name: value for name, value in kept.items() if name.lower() != "no_proxy"} == {
+        name: value for name, value in variables.items() if name.lower() != "no_proxy"
+    }
+    with httpx.Client() as client:
+        for url in HERE:
+            assert client._transport_for_url(httpx.URL(url)) is client._transport, url
+            assert requests.utils.get_environ_proxies(url) == {}, url
+            assert get_proxy(parse_uri(url.replace("http", "ws"))) is None, url
+        outside = [f"{scheme}://data.example/x" for scheme in ("http", "https") if f"{scheme}_proxy" in map(str.lower, variables)]
+        outside += ["http://data.example/x"] * bool({"all_proxy", "ALL_PROXY"} & set(variables))
+        for url in outside:
+            assert client._transport_for_url(httpx.URL(url)) is not client._transport, url
+            assert requests.utils.get_environ_proxies(url), url
+        if any("intern.example" in value for value in variables.values()):
+            assert client._transport_for_url(httpx.URL("http://a.intern.example/")) is client._transport, "the user's own exceptions stay"
+
+
+@pytest.mark.parametrize("variables", [{}, {"no_proxy": "intern.example"}, {"http_proxy": PROXY, "no_proxy": "*"}, {"http_proxy": ""}])
+def test_without_a_proxy_and_where_everything_is_direct_the_variables_stay(variables: dict[str, str]) -> None:
+    kept = dict(variables)
+    connect_to_loopback_directly(kept)
+    connect_to_loopback_directly(kept)
+    assert kept == variables
+
+
+def test_the_names_of_this_machine_are_added_once() -> None:
+    kept = {"http_proxy": PROXY, "NO_PROXY": "localhost"}
+    connect_to_loopback_directly(kept)
+    connect_to_loopback_directly(kept)
+    assert kept == {"http_proxy": PROXY, "NO_PROXY": "localhost,127.0.0.1,::1"}

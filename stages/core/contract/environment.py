@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
+
+NAME_OR_VERSION = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 
 
 class Hardware(TypedDict):
@@ -73,8 +76,14 @@ def environment(distributions: Sequence[str] = ()) -> Environment:
 
 def all_packages() -> dict[str, str]:
     """Returns every installed distribution and its version."""
-    found = {(d.metadata["Name"] or "").lower(): d.version for d in metadata.distributions()}
-    return {name: found[name] for name in sorted(found) if name}
+    found = {}
+    for distribution in metadata.distributions():
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        header = text.replace("\r\n", "\n").partition("\n\n")[0]  # `metadata` would parse the description, too: half a second for all
+        fields = dict(NAME_OR_VERSION.findall(header))
+        if fields.get("Name"):
+            found[fields["Name"].lower()] = fields.get("Version", "")
+    return {name: found[name] for name in sorted(found)}
 
 
 def install_command(what: str) -> str:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import httpx
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+THIS_MACHINE = ("127.0.0.1", "localhost", "[::1]")
+"""Hosts that no proxy can reach."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ def crawl_site(
     Args:
         seeds: URLs to start from; only their hosts are crawled.
         limits: Limits of the crawl.
-        addresses: host -> "address:port" to connect to instead, as with a proxy. The recorded URL keeps the host.
+        addresses: host -> "address:port" to connect to instead, without a proxy. The recorded URL keeps the host. Other hosts are asked by
+            the proxy of the environment, if there is one.
         progress: Called with (pages fetched, pages known, URL).
         journal: Responses from before a kill. They are reused without a request or delay. The order follows from the pages, so the crawl
             continues where it stopped.
@@ -66,7 +69,8 @@ def crawl_site(
     hosts = {urlsplit(url).netloc for url in queue}
     robots: dict[str, RobotFileParser] = {}
     pages = size = 0
-    with httpx.Client(timeout=limits.timeout_s, follow_redirects=False, trust_env=not addresses) as client:
+    direct = dict.fromkeys(f"all://{host}" for host in (*THIS_MACHINE, *addresses.values()))
+    with httpx.Client(timeout=limits.timeout_s, follow_redirects=False, mounts=direct) as client:
         while queue and pages < limits.max_pages and size < limits.max_bytes:
             url = queue.popleft()
             host = urlsplit(url).netloc

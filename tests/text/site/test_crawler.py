@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,6 +102,22 @@ def test_robots_absent_allows_and_failing_forbids() -> None:
     assert "http://site.invalid/private/1" in [c.url for c in crawl(absent) if c.outcome == "fetched"]
     failing = PAGES | {"/robots.txt": (503, "text/plain", b"")}
     assert [(c.outcome, c.status) for c in crawl(failing)] == [("fetched", 503), ("robots", 0)]
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy"])
+def test_a_proxy_is_asked_for_other_hosts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A site of this machine, one whose address the recipe gives, and one elsewhere, which only the proxy can reach."""
+    for variable in [one for one in os.environ if one.lower().endswith("_proxy")]:
+        monkeypatch.delenv(variable)
+    plain = {"/": (200, "text/html", b"direct")}
+    elsewhere = {"http://elsewhere.invalid/": (200, "text/html", b"by the proxy")}
+    with serving(plain) as addresses, serving(elsewhere) as proxy:
+        (address,) = addresses.values()
+        monkeypatch.setenv(name, f"http://{proxy['site.invalid']}")
+        seeds = ["http://site.invalid/", f"http://{address}/", f"http://localhost:{address.split(':')[1]}/", "http://elsewhere.invalid/"]
+        limits, journal = CrawlLimits(9, 10**6, 1000, 0.0, 5.0, "test"), Journal(tmp_path / "journal", "2026-01-01T00:00:00Z")
+        found = {c.url: c.body for c in crawl_site(seeds, limits, addresses, lambda *_: None, journal) if not c.url.endswith("robots.txt")}
+    assert found == dict.fromkeys(seeds[:3], b"direct") | {"http://elsewhere.invalid/": b"by the proxy"}
 
 
 def test_an_unreachable_host_is_a_failed_capture(tmp_path: Path) -> None:
