@@ -8,11 +8,12 @@ If a full disk prevents this, the run counts as killed, and the next update of t
 from __future__ import annotations
 
 import json
+import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from stages.core.run.run_log import Write, log_path, run_log
 from stages.core.run.runner import Event, Report, Result, run_node
 from stages.core.store import continued_run, manifest, runs
 from stages.core.tables.training_tables import Blame
+from stages.processes import connect_to_loopback_directly
 from stages.queries.plan import Step
 from stages.queries.tracing.trace import urls_of
 
@@ -74,6 +76,7 @@ def run_nodes(
         The run id.
     """
     home, recipe = session.home, session.recipe
+    connect_to_loopback_directly(os.environ)  # of a flow too, whose process is a worker's
     with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log):
         log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
         artifacts, states = dict(ready or {}), Counter[str]()
@@ -106,34 +109,22 @@ def run_nodes(
 
 
 def perform_here(node: str, work: Callable[[Report], Result]) -> Result:
-    """Returns the result of a node's work, and shows it while it runs: the `Perform` of runs without Prefect.
+    """Returns the result of a node's work, and shows it while it runs. Every run performs its nodes so, a Prefect task too.
 
-    A network error is tried again as often as Prefect's task does; one that remains is a StageError.
+    A network error is tried again after each pause of RETRY_PAUSES_S; the node then continues from its finished shards. Any other error
+    would come again.
+
+    Raises:
+        StageError: The last attempt had a network error, too.
     """
     for pause in RETRY_PAUSES_S:
         try:
-            return announced(node, work, WATCHER.get())
+            return announced(node, work)
         except NETWORK_ERRORS as error:
-            WATCHER.get()(next_attempt(node, error, pause))
+            WATCHER.get()(Event("log", node, {"line": f"{error}; tries again in {pause} s"}))
             time.sleep(pause)
-    with network_refused(node):
-        return announced(node, work, WATCHER.get())
-
-
-def next_attempt(node: str, error: object, pause: int) -> Event:
-    """Returns the event of a network error after which a node is tried again in `pause` seconds."""
-    return Event("log", node, {"line": f"{error}; tries again in {pause} s"})
-
-
-@contextmanager
-def network_refused(node: str) -> Iterator[None]:
-    """Turns the network error of a node's last attempt, inside the block, into one that says what to do.
-
-    Raises:
-        StageError: There was one.
-    """
     try:
-        yield
+        return announced(node, work)
     except NETWORK_ERRORS as error:
         what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
         do = "Check the network and the host, then run the same command again; finished shards are kept."

@@ -1,16 +1,15 @@
-"""Starts and stops a Prefect server on 127.0.0.1, for one `loam run` or for `loam serve`.
+"""Starts, finds and stops a Prefect server on 127.0.0.1, for one `loam run --prefect` or for `loam serve`.
 
 Prefect's own temporary server is not used for two reasons. It is in the process group of the terminal, so Ctrl-C ends it before the run,
 which then waits minutes for its answer. It also keeps running after the run is killed. Our server has its own session and dies with its
 parent.
 Guarantee: the server listens on 127.0.0.1 and serves only clients with its authentication string (flows/prefect_app.py). No other server
-receives that string. A database has at most one server, which holds a lock file next to the database while it lives. The first run of a
-home uses <home>/prefect. Concurrent runs use <home>/prefect/beside-2 and so on; later runs use these folders again.
+receives that string. A database has at most one server, which holds a lock file next to the database while it lives. The first server of a
+home uses <home>/prefect. Concurrent ones use <home>/prefect/beside-2 and so on; later ones use these folders again.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import subprocess
@@ -18,12 +17,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
 from flows.opened_recipe import ROOT
-from flows.prefect_access import AUTH, new_auth, private_folder, written_for_another
+from flows.prefect_access import AUTH, new_auth, private_folder, profiles_path, written_for_another
 from flows.prefect_environment import prefect_settings
 from stages.core.contract.errors import StageError
 from stages.processes import die_with_parent, free_port, lock_file
@@ -37,28 +36,55 @@ ENDED_EARLY = (
 GRACE_S = 1
 """Seconds that a stopping server waits for open connections, for example of a browser."""
 LOOK_S = 1.0
+LOCK = "server.lock"
+"""File beside a database. The database's server holds its lock; it has the address of the server of `loam serve` when that one answers."""
 
 
-def use_server(home: Path) -> None:
-    """Sets Prefect's environment variables in this process, and starts a server unless PREFECT_API_URL names one already.
+@contextmanager
+def client_environment(home: Path, start: bool) -> Iterator[dict[str, str] | None]:
+    """Finds the server that shows the runs of a home: that of PREFECT_API_URL, else that of `loam serve`, else one of the run's own.
 
-    Call this function before prefect is imported. The server is stopped when the process exits, after Prefect has sent its last log lines.
-    If the server that PREFECT_API_URL names rejects the credentials, or our server does not start, that is a StageError.
+    Args:
+        home: the home folder.
+        start: whether to start a server if there is none; it ends with the block.
+
+    Yields:
+        The environment variables of a process that uses the server, without those of another server's secret. None if there is no server.
     """
-    for name, value in prefect_settings(home).items():
-        os.environ.setdefault(name, value)
-    if given := os.environ.get("PREFECT_API_URL"):
-        if written_for_another(given, os.environ):
-            del os.environ["PREFECT_PROFILES_PATH"]  # its secret belongs to another server
-        _refuse_closed(given)
-        return
-    port = free_port()
-    os.environ[AUTH] = new_auth()
-    with _free_database(home) as (folder, lock):
-        server = start_server(port, os.environ | {"PREFECT_HOME": str(folder)}, lock)
-    atexit.register(stop, [server])  # atexit functions run after the threads that send log lines have ended
-    wait_until_healthy(port, server)
-    os.environ["PREFECT_API_URL"] = api_url(port)
+    settings = {**prefect_settings(home), **os.environ}
+    settings.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # flows/progress.py prints the console lines
+    if given := settings.get("PREFECT_API_URL"):
+        if written_for_another(given, settings):
+            del settings["PREFECT_PROFILES_PATH"]  # its secret belongs to another server
+        yield settings
+    elif url := served_url(home):
+        settings.pop(AUTH, None)  # of another server
+        yield settings | {"PREFECT_API_URL": url, "PREFECT_PROFILES_PATH": str(profiles_path(home))}
+    elif not start:
+        yield None
+    else:
+        port, settings[AUTH] = free_port(), new_auth()
+        with _free_database(home) as (folder, lock):
+            server = start_server(port, settings | {"PREFECT_HOME": str(folder)}, lock)
+        try:
+            wait_until_healthy(port, server)
+            yield settings | {"PREFECT_API_URL": api_url(port)}
+        finally:
+            stop([server])
+
+
+def served_url(home: Path) -> str:
+    """Returns the address of the server of `loam serve` on a home; empty if none answers yet."""
+    try:
+        with (home / "prefect" / LOCK).open() as file:
+            return "" if lock_file(file.fileno(), shared=True) else file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def say_served(home: Path, url: str) -> None:
+    """Tells the runs of a home where the server of `loam serve` is. It holds the lock of the main database."""
+    (home / "prefect" / LOCK).write_text(url)
 
 
 def start_server(port: int, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
@@ -91,25 +117,6 @@ def prepare_child() -> None:
     """
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _refuse_closed(url: str) -> None:
-    """Refuses a server that rejects the credentials in Prefect's settings. Prefect itself reports all other problems later.
-
-    Raises:
-        StageError: the server answers 401 or 403.
-    """
-    import httpx
-    from prefect.client.orchestration import get_client
-
-    with suppress(httpx.TransportError):
-        try:
-            with get_client(sync_client=True) as client:
-                client.hello()
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code in (401, 403):
-                do = "Give this shell what `loam serve` prints (export PREFECT_PROFILES_PATH=…), or unset PREFECT_API_URL."
-                raise StageError("The Prefect server does not accept this shell's credentials.", where=url, do=do) from None
 
 
 @contextmanager
@@ -148,8 +155,11 @@ def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
 def _lock(folder: Path, opened: ExitStack) -> int | None:
     """Returns the file descriptor of the server lock in a folder; None if another process holds the lock."""
     private_folder(folder)  # Prefect does not create it; it must be private, because the database has parameters and log lines
-    file = opened.enter_context((folder / "server.lock").open("a"))
-    return file.fileno() if lock_file(file.fileno()) else None
+    file = opened.enter_context((folder / LOCK).open("a"))
+    if not lock_file(file.fileno()):
+        return None
+    file.truncate(0)  # the address of a server that is no more
+    return file.fileno()
 
 
 def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
@@ -163,7 +173,7 @@ def wait_until_healthy(port: int, server: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < end and server.poll() is None:
         try:
-            if httpx.get(f"{api_url(port)}/health", timeout=2).status_code == 200:
+            if httpx.get(f"{api_url(port)}/health", timeout=2, trust_env=False).status_code == 200:
                 return
         except httpx.TransportError:
             pass

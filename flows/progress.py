@@ -1,6 +1,6 @@
 """Shows nodes while they run, on standard error: a progress bar on a terminal, plain lines elsewhere.
 
-`watching()` sets the report function (`WATCHER`) that the steps of this process call. Without it nothing is shown here, for example under
+`watching()` sets the report function (`WATCHER`) that the nodes of this process call. Without it nothing is shown here, for example under
 a Prefect worker, where the task writes the same lines (`line_of`) to Prefect's log.
 Guarantee: every text passes `printable.one_line`, so that no character of a URL, a name or an error controls the terminal.
 `recorded` also writes the lines to the log of a run, wherever the run is shown.
@@ -49,24 +49,37 @@ def watching(stream: TextIO | None = None) -> Iterator[None]:
 @contextmanager
 def recorded(write: Callable[[str, str], None]) -> Iterator[None]:
     """Also writes the lines of events inside the block with `write`, which takes a line and its node. Observers see them as before."""
-    shown, due = WATCHER.get(), _pace(LOG_EVERY_S)
+    due = _pace(LOG_EVERY_S)
 
     def report(event: Event) -> None:
-        shown(event)
         if due(event) and (text := line_of(event)):
             write(text, event.node)
 
-    token = WATCHER.set(report)
+    with observed(report):
+        yield
+
+
+@contextmanager
+def observed(report: Report) -> Iterator[None]:
+    """Also gives the events inside the block to `report`. Observers before it see them first."""
+    before = WATCHER.get()
+
+    def both(event: Event) -> None:
+        before(event)
+        report(event)
+
+    token = WATCHER.set(both)
     try:
         yield
     finally:
         WATCHER.reset(token)
 
 
-def announced(node: str, work: Callable[[Report], Result], report: Report) -> Result:
-    """Returns the result of a node's work, which gets `report`. Reports its start and its end."""
+def announced(node: str, work: Callable[[Report], Result]) -> Result:
+    """Returns the result of a node's work. The observers of the moment see its start, its events and its end."""
     from stages.core.run.runner import Event
 
+    report = WATCHER.get()
     report(Event("start", node, {}))
     result = work(report)
     report(Event("end", node, end_values(result)))

@@ -16,7 +16,7 @@ from dashboards.app import bound
 from flows.opened_recipe import ROOT
 from flows.prefect_access import AUTH, home_auth, profiles_path
 from flows.prefect_environment import prefect_settings
-from flows.prefect_server import STOP_TIMEOUT_S, api_url, main_database, prepare_child, start_server, stop, wait_until_healthy
+from flows.prefect_server import STOP_TIMEOUT_S, api_url, main_database, prepare_child, say_served, start_server, stop, wait_until_healthy
 from stages.core.contract.errors import StageError
 from stages.core.contract.secrets import STRUCK
 
@@ -60,6 +60,7 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
             environment = {**os.environ, **own, AUTH: home_auth(home, url)}
             children.append(start_server(port, environment, lock))
         wait_until_healthy(port, children[0])
+        say_served(home, url)
         _call(["work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
         _call(["--no-prompt", "deploy", "--all"], environment)
         worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "loam"]

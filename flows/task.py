@@ -1,9 +1,8 @@
-"""Defines the one Prefect task: runs a node through the runner and forwards its logs, progress and record counts to Prefect.
+"""Defines the one Prefect task: performs a node as every run does, and forwards its logs, progress and record counts to Prefect.
 
 Each node has one task run with its name. A cached node has the state Cached. Log lines of training ranks arrive during training. A node
 that ran gets a Prefect artifact with a link to its folder and a table of its record counts. While it runs, it updates a progress artifact.
-Only a network error (ConnectionError, TimeoutError) is retried, after growing pauses; the node then continues from its finished shards.
-A contract error (LoamError) or an error in the code would fail again, so it is not retried.
+Prefect tries nothing again: `perform_here` does.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from flows.execute import NETWORK_ERRORS, RETRY_PAUSES_S, network_refused, next_attempt
-from flows.progress import WATCHER, announced, line_of
+from flows.execute import perform_here
+from flows.progress import line_of, observed
 from stages.core.contract.states import NodeState
 from stages.core.index.schema import record_count_rows
 from stages.core.run.runner import Event, Report, Result
@@ -30,46 +29,33 @@ from stages.core.store.runs import read_run
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from prefect.client.schemas.objects import State, TaskRun
+    from prefect.client.schemas.objects import State
 
 PROGRESS_EVERY_S = 3.0
 
 
-def _of_the_network(task: object, task_run: TaskRun, state: State[Result]) -> bool:
-    """Returns whether a failed attempt is retried: only network errors are. Prefect calls this function before each retry."""
-    error = state.result(raise_on_failure=False)
-    if not isinstance(error, NETWORK_ERRORS):
-        return False
-    pause = RETRY_PAUSES_S[min(task_run.run_count, len(RETRY_PAUSES_S)) - 1]
-    WATCHER.get()(next_attempt(task_run.name, error, pause))
-    return True
-
-
-@task(  # type: ignore[untyped-decorator]
-    name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False,
-    retries=len(RETRY_PAUSES_S), retry_delay_seconds=RETRY_PAUSES_S, retry_condition_fn=_of_the_network,
-)  # fmt: skip
-def node_task(node: str, perform: Callable[[Report], Result]) -> State[Result]:
-    """Returns the result of `perform` (the node's work) in a Prefect state. An exception of `perform` fails the task."""
-    result = announced(node, perform, _forward(node))
+@task(name="node", task_run_name="{node}", cache_policy=NO_CACHE, persist_result=False)  # type: ignore[untyped-decorator]
+def node_task(node: str, work: Callable[[Report], Result]) -> State[Result]:
+    """Returns the result of `work` (of the node) in a Prefect state. An exception of `work` fails the task."""
+    with observed(_forward(node)):
+        result = perform_here(node, work)
     if result.state == NodeState.CACHED:
         return Completed(name="Cached", data=result, message=result.artifact.path.name)
     create_markdown_artifact(_markdown(node, result), key=_artifact_key(node), description=f"Record counts of {node}")
     return Completed(data=result)
 
 
-def step(node: str, perform: Callable[[Report], Result]) -> Result:
-    """Runs one node as a task run of the current flow. An error of the node is raised as it is; a network error that remains is a StageError.
+def step(node: str, work: Callable[[Report], Result]) -> Result:
+    """Runs one node as a task run of the current flow. An error of the node is raised as it is.
 
     Args:
         node: the name of the node.
-        perform: the work of the node.
+        work: the work of the node.
 
     Returns:
         The result of the work.
     """
-    with network_refused(node):
-        result: Result = node_task(node, perform, return_state=True).result()
+    result: Result = node_task(node, work, return_state=True).result()
     return result
 
 
@@ -82,8 +68,8 @@ def link_report(home: Path, run_id: str) -> None:
 
 
 def _forward(node: str) -> Report:
-    """Returns a report function that passes events to `WATCHER` and sends lines and progress to the Prefect server."""
-    logger, watcher = get_run_logger(), WATCHER.get()
+    """Returns a report function that sends lines and progress to the Prefect server."""
+    logger = get_run_logger()
     artifact: UUID | None = None
     last = time.monotonic()
     context = copy_context()  # threads also report progress, and Prefect finds the task run through a context variable
@@ -97,7 +83,6 @@ def _forward(node: str) -> Report:
 
     def report(event: Event) -> None:
         nonlocal last
-        watcher(event)
         if event.kind in ("log", "end"):
             logger.info("%s", line_of(event))
         if event.kind != "progress" or not event.values["total"] or time.monotonic() - last < PROGRESS_EVERY_S:

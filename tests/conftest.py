@@ -45,7 +45,6 @@ SHARED = {
         for name in ("blamed_steps", "damage", "dpo", "export", "export_check", "held_out_quotes", "pairs_and_references", "pretrain", "reference",
                      "settings_reach_the_job", "sft", "sft_replay", "training_identity", "training_summaries")
     ),
-    "standing_server": ("tests/flows/test_bad_input.py", "tests/flows/test_cli_commands.py", "tests/flows/test_added_stage.py"),
 }  # fmt: skip
 """Fixtures of the whole session that take long to build -> the files that use them. These run in one process, and first."""
 LONG = ("tests/golden", "tests/lm/train", "tests/flows", "tests/core/index")
@@ -206,6 +205,12 @@ def loam(*words: str, home: Path | None = None, check: bool = True, timeout: flo
         f"loam {' '.join(words)} gave {done.returncode}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     )
     return done
+
+
+def behind_a_dead_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment whose proxies answer nobody, and are named for every kind of connection. No exception names this machine."""
+    plain = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
+    return plain | {"http_proxy": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "all_proxy": "socks5://127.0.0.1:9"}
 
 
 def answered(printed: str, command: str = "") -> Any:

@@ -6,11 +6,10 @@ Progress goes to standard error, the answer to standard output.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +27,9 @@ from stages.core.contract.errors import RecipeError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
+    from flows.execute import Perform
     from flows.opened_recipe import Session
+    from flows.prefect_events.event_sender import ShownAs
     from stages.core.contract.recipe import Recipe as CheckedRecipe
     from stages.queries.estimate import Estimate
 
@@ -37,6 +38,7 @@ class TerminatedError(BaseException):
     """SIGTERM arrived. It is no Exception, so that everything ends as after Ctrl-C."""
 
 
+Prefect = Annotated[bool, Parameter("--prefect", help="show the run in Prefect, and start a server if none runs")]
 NAMED = 6  # maximum number of nodes without an estimate that are named
 SHOWN = 20  # documents of a step that --blame prints
 
@@ -58,6 +60,7 @@ def run(
     name: Annotated[
         str, Parameter("--as", metavar="NAME", help="a name for the run, such as baseline; a stopped run of the same recipe passes it on")
     ] = "",
+    prefect: Prefect = False,
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
@@ -66,7 +69,9 @@ def run(
     Returns:
         The exit code.
     """
+    from flows.execute import perform_here, run_nodes
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
+    from flows.prefect_events.event_sender import ShownAs
     from stages.core.contract.states import NodeState
     from stages.core.store.continued_run import refuse_taken
 
@@ -76,22 +81,20 @@ def run(
     refuse_taken(session.home, name, session.recipe)
     forced = forced_nodes(session, plan, start, until=until)
     refuse_damaged(session, plan, forced)
-    text = shlex.join(settings)
+    command: dict[str, str | bool] = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start}
+    command |= {"set": shlex.join(settings), "force": ""}
+
+    def work(perform: Perform) -> str:
+        return run_nodes(session, session.steps(until), perform, command, forced, name=name)
+
+    cached = sum(step.state == NodeState.CACHED for step in plan.steps)
     if plan.complete and not forced:
-        from flows.execute import run_nodes
-
-        command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": "", "set": text, "force": ""}
-        run_id = run_nodes(session, session.steps(until), lambda node, perform: perform(lambda event: None), command, name=name)
         say(f"all {len(plan.steps)} nodes are cached", error=True)
-    else:
-        cached = sum(step.state == NodeState.CACHED for step in plan.steps)
-        off = f", off: {', '.join(plan.off)}" if plan.off else ""
-        say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-        with _prefect(session.home):
-            from flows.pretrain_flow import pretrain
-
-            run_id = pretrain(recipe=recipe, until=until, start=start, set=text, name=name, home=str(session.home))
-    answer_run(common, session.home, run_id)
+        answer_run(common, session.home, work(perform_here))
+        return 0
+    off = f", off: {', '.join(plan.off)}" if plan.off else ""
+    say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
+    _run_shown(common, session.home, prefect, ShownAs(command, session.recipe.name), work)
     return 0
 
 
@@ -233,6 +236,7 @@ def stage(
             help="build nothing: replay a training (pretrain, sft, dpo) up to this step, and show which documents cause its loss or gradient",
         ),
     ] = None,
+    prefect: Prefect = False,
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
@@ -244,8 +248,10 @@ def stage(
     Raises:
         RecipeError: the options exclude each other.
     """
+    from flows.execute import run_one
     from flows.opened_recipe import open_session, refuse_unbuilt
     from flows.pipeline import upstream
+    from flows.prefect_events.event_sender import ShownAs
 
     if force and blame is not None:
         raise RecipeError("--force and --blame exclude each other.", do="--blame builds nothing; leave out one of them.")
@@ -254,12 +260,29 @@ def stage(
     refuse_unbuilt(session, [node])
     if blame is not None:
         return _blame(session, node, blame, common)
-    with _prefect(session.home):
-        from flows import stage_flow
-
-        run_id = stage_flow.stage(node=node, recipe=recipe, set=shlex.join(settings), force=force, home=str(session.home))
-    answer_run(common, session.home, run_id)
+    command: dict[str, str | bool] = {"flow": "stage", "recipe": recipe, "node": node, "set": shlex.join(settings), "force": force}
+    shown_as = ShownAs(command, f"{node}-of-{session.recipe.name}")
+    _run_shown(common, session.home, prefect, shown_as, lambda perform: run_one(session, node, perform, command, force))
     return 0
+
+
+def _run_shown(common: Common, home: Path, prefect: bool, shown_as: ShownAs, work: Callable[[Perform], str]) -> None:
+    """Runs nodes, shows them on standard error and, where a server runs, in Prefect, and answers the command.
+
+    Args:
+        common: the options of the command.
+        home: the home folder.
+        prefect: whether to start a server if none runs.
+        shown_as: what Prefect calls the run.
+        work: runs the nodes by a function that performs one, and returns the run id.
+    """
+    from flows.prefect_events.event_sender import shown_in_prefect
+    from flows.progress import watching
+
+    with termination_raised(), shown_in_prefect(home, prefect, shown_as) as shown, watching():
+        shown.run_id = work(shown.perform)
+    answer_run(common, home, shown.run_id)
+    shown.refuse_lost()
 
 
 def _blame(session: Session, node: str, step: int, common: Common) -> int:
@@ -288,10 +311,7 @@ def _value(value: float | None) -> str:
 
 @contextmanager
 def termination_raised() -> Iterator[None]:
-    """Makes SIGTERM raise TerminatedError inside the block.
-
-    During a flow, Prefect's own handler raises its TerminationSignal first. When the flow has ended for it, Prefect calls this handler.
-    """
+    """Makes SIGTERM raise TerminatedError inside the block."""
 
     def terminated(number: int, frame: object) -> NoReturn:
         raise TerminatedError
@@ -301,28 +321,6 @@ def termination_raised() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _prefect(home: Path) -> Iterator[None]:
-    """Starts a Prefect server, and shows the nodes of a flow that runs inside the block. The flow is imported there, after the start."""
-    from flows.progress import watching
-
-    with termination_raised():
-        start_prefect(home)
-        with watching():
-            yield
-
-
-def start_prefect(home: Path) -> None:
-    """Starts a Prefect server for this run. Checks before that the home can be used."""
-    from flows.prefect_server import use_server
-    from stages.core.store.runs import hold_home
-
-    with hold_home(home):
-        pass
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # flows/progress.py prints the console lines
-    use_server(home)
 
 
 COMMANDS = (

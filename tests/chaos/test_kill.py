@@ -1,7 +1,7 @@
 """Kills `loam run` with SIGKILL at thirty moments, every node at least once. The result is that of a run without kills; nothing is left.
 
 Only the run's own process is killed, so that what it leaves is tested. The moments are drawn with a fixed seed: one within
-each node, the rest within nodes drawn by how long they take. Most runs share a Prefect server; every seventh has its own.
+each node, the rest within nodes drawn by how long they take. Every seventh run has a Prefect server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.conftest import loam, nodes_of
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 KILLS = 30
-OWN_SERVER_EVERY = 7
+SERVER_EVERY = 7
 GONE_WITHIN_S = 10
 
 
@@ -55,17 +55,15 @@ def forget(home: Path, node: str) -> str:
     return "built again; "
 
 
-def test_thirty_kills_change_nothing(
-    never_killed: tuple[dict, dict[str, float]], shared_server: dict[str, str], tmp_path: Path, mark: str
-) -> None:
+def test_thirty_kills_change_nothing(never_killed: tuple[dict, dict[str, float]], tmp_path: Path, mark: str) -> None:
     expected, seconds = never_killed
     home, said = tmp_path / "home", tmp_path / "said.txt"
     table, hits, began = [], [], time.monotonic()
     for node, after_s in moments(seconds):
         for attempt in range(4):  # a node that was over sooner than in the calm run is built again and hit earlier
             removed = forget(home, node)
-            own = len(hits) % OWN_SERVER_EVERY == OWN_SERVER_EVERY - 1
-            run = start(["-m", "flows.cli", *words(home)], mark, said, shared_environment() if own else shared_server)
+            server = len(hits) % SERVER_EVERY == SERVER_EVERY - 1
+            run = start(["-m", "flows.cli", *words(home), *["--prefect"] * server], mark, said, shared_environment())
             hit = kill_within(run, home, node, after_s / 4**attempt)
             killed = time.monotonic()
             left = wait_until_gone(mark, GONE_WITHIN_S)
@@ -75,12 +73,12 @@ def test_thirty_kills_change_nothing(
             went_on = next((line.split("continues")[1] for line in said.read_text().splitlines() if "continues from" in line), "")
             hits.append(hit)
             table.append(
-                f"{len(hits):>4}  {node:<16} {after_s / 4**attempt:6.2f}  {hit:<16} {gone_s:5.1f}  {'own' if own else 'shared':<6}"
+                f"{len(hits):>4}  {node:<16} {after_s / 4**attempt:6.2f}  {hit:<16} {gone_s:5.1f}  {'yes' if server else 'no':<6}"
                 f"  {removed}{'went on' + went_on if went_on else ''}"
             )
             if hit == node:
                 break
-    last = start(["-m", "flows.cli", *words(home)], mark, said, shared_server)
+    last = start(["-m", "flows.cli", *words(home)], mark, said, shared_environment())
     assert last.wait(timeout=600) == 0, said.read_text()[-3000:]
     print("\nkill  aimed at     after (s)  hit          gone (s)  server  the run before it\n" + "\n".join(table))
     print(f"{len(hits)} kills, {len(set(hits) & set(nodes_of('tiny')))} nodes hit, {time.monotonic() - began:.0f} s in all")

@@ -180,8 +180,6 @@ def test_the_help_of_its_node_says_what_it_declares(tree: Path) -> None:
         assert words in text, f"{words!r} is not in\n{text}"
 
 
-@pytest.mark.server
-@pytest.mark.usefixtures("on_standing_server")
 def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
     texts = data_half / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": "word " * count}) + "\n" for count in (3, 9, 27)))

@@ -40,7 +40,6 @@ def test_a_warc_that_is_not_one(tmp_path: Path) -> None:
     assert not (tmp_path / "home" / "artifacts" / "crawl").exists()
 
 
-@pytest.mark.usefixtures("on_standing_server")
 def test_a_chat_file_with_a_broken_line_names_file_and_line(tmp_path: Path) -> None:
     chat = tmp_path / "chat.jsonl"
     chat.write_text(CHAT + '{"messages": [\n' + CHAT)
@@ -49,7 +48,6 @@ def test_a_chat_file_with_a_broken_line_names_file_and_line(tmp_path: Path) -> N
     assert not (tmp_path / "home" / "artifacts" / "conversations").exists()
 
 
-@pytest.mark.usefixtures("on_standing_server")
 def test_a_benchmark_file_of_an_unknown_format_lists_the_known_ones(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_text('{"height": 1, "width": 2}\n')
     message = fails(tmp_path, "benchmarks", 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from flows.cli import main
 from flows.opened_recipe import split_settings
 from flows.progress import progress_text, record_counts_text, size_text
 from stages.core.contract.errors import RecipeError
-from tests.conftest import answered, loam, nodes_of
+from tests.conftest import PROJECT, answered, loam, nodes_of
+
+NOT_IMPORTED = ["prefect", "httpx", "torch", "uvicorn", "fastapi"]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +65,8 @@ def test_a_mistake_is_one_message_and_exit_code_2(tmp_path: Path, capsys: pytest
 def test_sigterm_has_an_exit_code_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    for place in ("flows.cli.run_commands.start_prefect", "flows.trials.seeded_runs.run_nodes"):
-        monkeypatch.setattr(place, lambda *given: os.kill(os.getpid(), signal.SIGTERM))
+    for place in ("flows.execute.run_nodes", "flows.execute.run_one", "flows.trials.seeded_runs.run_nodes"):
+        monkeypatch.setattr(place, lambda *given, **named: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     assert main([*words, "--home", str(tmp_path / "home")]) == 75
     assert capsys.readouterr().err.endswith("loam: stopped by SIGTERM; run the same command again to go on\n")
@@ -196,14 +199,26 @@ def test_a_home_that_is_being_cleaned_is_refused_before_anything_starts(tmp_path
     assert not (tmp_path / "prefect").exists()
 
 
+def test_a_run_imports_no_prefect(tmp_path: Path) -> None:
+    """Its import takes longer than many runs."""
+    (tmp_path / "items.jsonl").write_text(
+        '{"query": "Question: which of these two words is the name of a colour? Answer:", "choices": ["red", "stone"], "gold": 0}\n'
+    )
+    (tmp_path / "a.warc").write_text("")
+    words = ["run", "small", "--until", "benchmarks", "--set", f"benchmarks.files=[{tmp_path / 'items.jsonl'}]"]
+    words += ["--set", f"crawl.warcs=[{tmp_path / 'a.warc'}]", "--home", str(tmp_path / "home")]
+    code = f"import sys; from flows.cli import main; code = main({words!r}); print(code, [m for m in {NOT_IMPORTED} if m in sys.modules])"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=plain, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="There is no recipe"):
         main(["run", "nano", "--debug", "--home", str(tmp_path)])
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    import subprocess
-
     command = f"{sys.executable} -m flows.cli plan tiny --home {tmp_path} | head -1"
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,11 @@ from cyclopts import App
 
 from flows import cli
 from flows.cli import command_line, main
+from flows.serve import Up
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.core.store import names
-from tests.conftest import PROJECT, answered, loam, until
+from tests.conftest import PROJECT, answered, behind_a_dead_proxy, loam, until
 from tests.queries.test_what_if import filtered
 from tests.queries.two_runs import make_artifact, make_run, make_two_runs
 
@@ -207,7 +208,8 @@ def started(command: str, home: Path) -> dict[str, str]:
     said = home.parent / f"{command}.json"
     with said.open("wb") as out:
         words = [sys.executable, "-m", "flows.cli", command, "--json", "--port", port, "--home", str(home)]
-        process = subprocess.Popen(words, cwd=PROJECT, stdout=out, stderr=subprocess.DEVNULL)
+        env = behind_a_dead_proxy(os.environ)
+        process = subprocess.Popen(words, cwd=PROJECT, env=env, stdout=out, stderr=subprocess.DEVNULL)
     try:
         until(lambda: said.read_text().endswith("}\n") or process.poll() is not None, 240)
         found: dict[str, str] = answered(said.read_text(), command)
@@ -221,6 +223,25 @@ def test_the_dashboard_says_where_it_is(home: Path) -> None:
     assert started("dashboard", home)["url"].startswith("http://127.0.0.1:")
 
 
+def test_what_loam_serve_prints_reaches_its_server_behind_a_proxy_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line is for the user's shell, whose clients of Prefect would ask the proxy."""
+
+    def announced(home: Path, port: int, announce: Callable[[Up], None]) -> int:
+        announce(Up("http://127.0.0.1:4200", "http://127.0.0.1:4200/api", "X", home / "profiles.toml"))
+        return 0
+
+    monkeypatch.setattr("flows.serve.serve", announced)
+    monkeypatch.setattr(os, "environ", behind_a_dead_proxy(os.environ))
+    assert main(["serve", "--home", str(tmp_path)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  export ")]
+    assert line.split()[2:] == [
+        "PREFECT_API_URL=http://127.0.0.1:4200/api",
+        *(f"{name}=127.0.0.1,localhost,::1" for name in ("no_proxy", "NO_PROXY")),
+    ]
+
+
 @pytest.mark.server
 def test_the_prefect_server_says_where_it_is(tmp_path: Path) -> None:
     found = started("serve", tmp_path / "home")
@@ -228,8 +249,6 @@ def test_the_prefect_server_says_where_it_is(tmp_path: Path) -> None:
     assert found["home"] == str(tmp_path / "home")
 
 
-@pytest.mark.server
-@pytest.mark.usefixtures("on_standing_server")
 def test_a_stage_and_a_run_answer_with_their_nodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = answered(loam("stage", "crawl", *SMALL, "--json", home=home).stdout, "stage")

@@ -176,7 +176,7 @@ def test_durations_are_text_in_two_units() -> None:
 
 
 @pytest.mark.parametrize("times", [2, 9])
-def test_without_prefect_a_network_error_is_tried_again_too(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_error_is_tried_again(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tries, lines, pauses = list[str](), list[str](), list[float]()
 
     def broken(node: str, work: Callable[[Report], Result]) -> Result:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,9 +16,8 @@ import pytest
 
 from flows import prefect_server, serve
 from flows.prefect_access import AUTH, home_auth, new_auth, profiles_path, written_for_another
-from flows.prefect_server import main_database, use_server
+from flows.prefect_server import client_environment, main_database, say_served, served_url
 from stages.core.contract.errors import StageError
-from tests.conftest import PROJECT
 
 URL = "http://127.0.0.1:4200/api"
 
@@ -138,60 +136,60 @@ def theirs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
     made.server.server_close()
 
 
-def test_a_server_of_the_users_own_gets_nothing_of_ours(theirs: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_the_users_own_gets_nothing_of_ours(theirs: Listener, tmp_path: Path) -> None:
     """The home has a secret and the shell names its file, but PREFECT_API_URL names another server."""
     auth = home_auth(tmp_path, URL)
     os.environ["PREFECT_PROFILES_PATH"] = str(profiles_path(tmp_path))
-    monkeypatch.setattr(prefect_server, "_refuse_closed", lambda url: None)
-    use_server(tmp_path)
-    assert AUTH not in os.environ and "PREFECT_PROFILES_PATH" not in os.environ
-    assert not [name for name, value in os.environ.items() if auth in value] and os.environ["PREFECT_API_URL"] == theirs.url
+    with client_environment(tmp_path, start=True) as found:
+        assert found is not None and AUTH not in found and "PREFECT_PROFILES_PATH" not in found
+        assert not [name for name, value in found.items() if auth in value] and found["PREFECT_API_URL"] == theirs.url
     os.environ[AUTH] = "me:mine"
-    use_server(tmp_path)
-    assert os.environ[AUTH] == "me:mine"
+    with client_environment(tmp_path, start=True) as found:
+        assert found is not None and found[AUTH] == "me:mine"
 
 
-ASK = """
-import sys
-from pathlib import Path
-from flows.prefect_server import use_server
-from stages.core.contract.errors import StageError
-
-for _ in range(3):
-    try:
-        use_server(Path(sys.argv[1]))
-        print("taken")
-    except StageError as error:
-        print(str(error).replace(chr(10), " "))
-"""
-
-
-def test_what_prefect_sends_there_holds_nothing_of_ours_and_a_refusal_is_one_message(theirs: Listener, tmp_path: Path) -> None:
-    """Through Prefect's own client, in a process of its own as `loam run` is one."""
+def test_a_run_finds_the_server_of_loam_serve_while_that_one_runs(theirs: Listener, tmp_path: Path) -> None:
+    del os.environ["PREFECT_API_URL"]
+    os.environ[AUTH] = "me:mine"  # for a server of the user's own, which this one is not
     home_auth(tmp_path, URL)
-    theirs.answers = [200, 401, 403]
-    environment = dict(os.environ) | {"PREFECT_PROFILES_PATH": str(profiles_path(tmp_path)), "DO_NOT_TRACK": "1"}
-    command = [sys.executable, "-c", ASK, str(tmp_path)]
-    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
-    assert theirs.shown == [("/api/hello", None)] * 3, done.stderr
-    taken, *refusals = done.stdout.splitlines()
-    assert taken == "taken" and len(refusals) == 2
-    for refusal in refusals:
-        assert "does not accept this shell's credentials" in refusal and theirs.url in refusal
-        assert "export PREFECT_PROFILES_PATH" in refusal and "unset PREFECT_API_URL" in refusal
+    with main_database(tmp_path) as lock:
+        holder = subprocess.Popen(["sleep", "60"], pass_fds=[lock])  # as the server does, it keeps the lock when ours is closed
+    assert served_url(tmp_path) == "", "it does not answer yet"
+    say_served(tmp_path, URL)
+    with client_environment(tmp_path, start=False) as found:
+        assert found is not None and found["PREFECT_API_URL"] == URL and AUTH not in found
+        assert found["PREFECT_PROFILES_PATH"] == str(profiles_path(tmp_path))
+    holder.kill()
+    holder.wait(timeout=60)
+    with client_environment(tmp_path, start=False) as found:
+        assert found is None, "the address of a server that is no more is not asked"
+    with main_database(tmp_path) as lock:
+        holder = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
+    assert served_url(tmp_path) == "", "the address of the server before this one"
+    holder.kill()
+    holder.wait(timeout=60)
+
+
+def test_a_run_without_a_server_makes_no_folder_of_prefect(theirs: Listener, tmp_path: Path) -> None:
+    del os.environ["PREFECT_API_URL"]
+    with client_environment(tmp_path, start=False) as found:
+        assert found is None and not list(tmp_path.iterdir())
 
 
 def test_a_runs_own_server_asks_for_a_secret_of_its_own(theirs: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a server named in the environment: what the server is started with, and what this process has to show it."""
+    """Without a server named in the environment: what the server is started with, and what its client has to show it."""
     del os.environ["PREFECT_API_URL"]
     os.environ[AUTH] = "me:mine"  # for a server of the user's own, which this one is not
     started: list[tuple[list[str], dict[str, str]]] = []
+    stopped: list[object] = []
     monkeypatch.setattr(prefect_server.subprocess, "Popen", lambda command, env, **rest: started.append((command, env)))
     monkeypatch.setattr(prefect_server, "wait_until_healthy", lambda port, child: None)
-    monkeypatch.setattr(prefect_server.atexit, "register", lambda function, children: None)
-    use_server(tmp_path)
+    monkeypatch.setattr(prefect_server, "stop", stopped.extend)
+    with client_environment(tmp_path, start=True) as found:
+        assert found is not None and not stopped
+        auth, url = found[AUTH], found["PREFECT_API_URL"]
     ((command, given),) = started
-    auth, url = os.environ[AUTH], os.environ["PREFECT_API_URL"]
+    assert stopped == [None], "it ends with the run"
     assert auth != "me:mine" and given["PREFECT_SERVER_API_AUTH_STRING"] == auth and given["PREFECT_API_URL"] == url
     assert "flows.prefect_app:create_app" in command and not [word for word in command if auth.partition(":")[2] in word]
     assert command[command.index("--host") + 1] == "127.0.0.1"

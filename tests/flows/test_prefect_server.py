@@ -15,16 +15,16 @@ from flows import prefect_server
 from flows.prefect_server import _free_database, main_database, stop, wait_until_healthy
 from stages.core.contract.errors import StageError
 from stages.processes import free_port
-from tests.conftest import PROJECT, answered, loam
+from tests.conftest import PROJECT, answered, behind_a_dead_proxy, loam
 
-SMALL = ["--set", "crawl.docs.packages=[datasketch]", "--until", "extract"]
+SMALL = ["--set", "crawl.docs={packages: [datasketch], max_pages: 20}", "--until", "extract"]
 
 
 @pytest.mark.server
 def test_two_runs_at_once_each_have_a_server_on_a_database_of_their_own(tmp_path: Path) -> None:
-    """Both really run; what both need is built once; no server is left."""
-    command = [sys.executable, "-m", "flows.cli", "run", "tiny", *SMALL, "--home", str(tmp_path)]
-    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    """Both really run, behind a proxy that answers nobody; what both need is built once; no server is left."""
+    command = [sys.executable, "-m", "flows.cli", "run", "tiny", "--prefect", *SMALL, "--home", str(tmp_path)]
+    environment = behind_a_dead_proxy({name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"})
     runs = [subprocess.Popen(command, cwd=PROJECT, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [run.communicate(timeout=300)[1] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said

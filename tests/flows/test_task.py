@@ -1,9 +1,10 @@
-"""The one task under a real Prefect server: which failures are tried again, and what it leaves on the run's page."""
+"""The one task under a real Prefect server: a node's result and errors pass through it, and Prefect tries nothing again by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +27,10 @@ def server() -> Iterator[None]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of no length: how often is what these tests look at."""
-    from flows.task import RETRY_PAUSES_S, node_task
+    from flows import execute
 
-    assert node_task.retry_delay_seconds == RETRY_PAUSES_S == sorted(RETRY_PAUSES_S)
-    monkeypatch.setattr(node_task, "retry_delay_seconds", [0] * len(RETRY_PAUSES_S))
+    assert sorted(execute.RETRY_PAUSES_S) == execute.RETRY_PAUSES_S
+    monkeypatch.setattr(execute, "time", SimpleNamespace(sleep=lambda seconds: None))
 
 
 def failing(times: int, error: Exception, tries: list[int]) -> Callable[[Report], Result]:

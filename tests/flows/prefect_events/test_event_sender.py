@@ -1,0 +1,155 @@
+"""A run that a Prefect server shows: it is refused before the work without one, and does not depend on it during the work."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.cli import main
+from flows.prefect_access import home_auth, profiles_path
+from flows.prefect_events import event_sender
+from flows.prefect_events.event_sender import ShownAs, shown_in_prefect
+from stages.core.contract.errors import StageError
+from stages.core.store import runs
+from stages.processes import free_port
+from tests.conftest import PROJECT, until
+
+ITEM = '{"query": "Question: which of these two words is the name of a colour? Answer:", "choices": ["red", "stone"], "gold": 0}\n'
+
+
+class Answers:
+    """A server that gives a status to `/api/hello`, and to the rest nothing that Prefect understands. Status 0: no answer at all."""
+
+    def __init__(self) -> None:
+        """Starts it on a free port."""
+        self.status, self.shown = 200, list[tuple[str, str | None]]()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.shown.append((self.path, self.headers["Authorization"]))
+                if outer.status:
+                    self.send_response(outer.status)
+                    self.send_header("Content-Length", "2")
+                    self.end_headers()
+                    self.wfile.write(b"{}")
+
+            do_POST = do_GET
+
+            def log_message(self, *words: Any) -> None:
+                """Silent."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/api"
+        Thread(target=self.server.serve_forever, args=[0.01], daemon=True).start()
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
+    made = Answers()
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PREFECT_API_URL", made.url)
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """`loam run` of one small node."""
+    (tmp_path / "items.jsonl").write_text(ITEM)
+    (tmp_path / "a.warc").write_text("")
+    files = ["--set", f"benchmarks.files=[{tmp_path / 'items.jsonl'}]", "--set", f"crawl.warcs=[{tmp_path / 'a.warc'}]"]
+    return ["run", "small", "--until", "benchmarks", *files, "--home", str(tmp_path / "home")]
+
+
+def states(home: Path) -> list[tuple[str | None, list[str]]]:
+    """(state, states of the nodes) of each recorded run."""
+    found = [runs.read_run(home, run_id) for run_id in runs.run_ids(home)]
+    return [(record.get("state"), [node["state"] for node in record.get("nodes", ())]) for record in found]
+
+
+@pytest.mark.parametrize("case", ["stopped", "refuses", "forbids", "broken"])
+def test_a_server_that_cannot_be_used_is_one_message_before_the_work(
+    answers: Answers, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The home has a secret and the shell names its file, but the server is another one, which must not be shown the secret."""
+    answers.status = {"refuses": 401, "forbids": 403, "broken": 503}.get(case, 200)
+    url = f"http://127.0.0.1:{free_port()}/api" if case == "stopped" else answers.url
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    home_auth(tmp_path, "http://127.0.0.1:4200/api")
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(profiles_path(tmp_path)))
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    what = {"stopped": "does not answer", "broken": "answers with the error 503"}.get(case, "does not accept this shell's credentials")
+    assert said.count("loam: ") == 1 and "Traceback" not in said
+    message = said[said.index("loam: ") :]
+    assert what in message and f"  where: {url}\n" in message and "  to do: " in message and "unset PREFECT_API_URL" in message
+    assert not list((tmp_path / "home").glob("runs/*")), "it is refused before the work"
+    assert answers.shown == [("/api/hello", None)] * (case != "stopped")
+
+
+def test_a_server_that_fails_during_the_run_costs_the_run_nothing_but_the_exit_code(
+    answers: Answers, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It answers that it is there, and then nothing that Prefect could work with."""
+    assert main(words) == 1
+    printed = capsys.readouterr()
+    assert states(tmp_path / "home") == [("done", ["built"])] and "benchmarks" in printed.err and "1 built" in printed.out
+    assert printed.err.count("loam: ") == 1 and "Traceback" not in printed.err
+    message = printed.err[printed.err.index("loam: ") :]
+    assert message.startswith("loam: The Prefect server stopped answering during the run. The run 2") and "is done and recorded" in message
+    assert f"  where: {answers.url}\n" in message and "Nothing needs to be built again" in message
+    assert main(words) == 0, "what is cached asks no server"
+
+
+def test_a_run_that_fails_says_its_own_error_and_then_that_the_server_is_gone(answers: Answers, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError) as caught, shown_in_prefect(tmp_path, False, ShownAs({"flow": "pretrain"}, "toy")):
+        raise ZeroDivisionError("by zero")
+    assert caught.value.__notes__ == [f"The Prefect server stopped answering during the run ({answers.url})."]
+
+
+def test_the_work_never_waits_for_a_process_that_reads_nothing(answers: Answers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe of a stopped process is full after 64 kB."""
+    monkeypatch.setattr(event_sender, "END_S", 1)
+    with shown_in_prefect(tmp_path, False, ShownAs({"flow": "pretrain"}, "toy")) as shown:
+        (process,) = [child for child in psutil.Process().children() if "event_receiver" in " ".join(child.cmdline())]
+        process.send_signal(signal.SIGSTOP)
+        sender = shown.perform.__self__  # type: ignore[attr-defined]
+        for _ in range(100):
+            sender.send("log", {"line": "x" * 10_000})
+        shown.run_id = "toy-1"
+    assert shown.lost and not process.is_running()
+    with pytest.raises(StageError, match=re.escape("The run toy-1 is done and recorded")):
+        shown.refuse_lost()
+
+
+@pytest.mark.server
+def test_a_server_that_is_killed_in_mid_run_leaves_the_work_alone(tmp_path: Path) -> None:
+    """The run's own server, by SIGKILL, while the first of two nodes works."""
+    home = tmp_path / "home"
+    small = ["--set", "crawl.docs={packages: [datasketch], max_pages: 20}", "--until", "extract"]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    command = [sys.executable, "-m", "flows.cli", "run", "tiny", "--prefect", *small, "--home", str(home)]
+    run = subprocess.Popen(command, cwd=PROJECT, env=plain, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: list(home.glob("leases/crawl-*")) or run.poll() is not None, 300)
+    (server,) = [child for child in psutil.Process(run.pid).children() if "uvicorn" in " ".join(child.cmdline())]
+    server.kill()
+    out, said = run.communicate(timeout=300)
+    assert run.returncode == 1, said
+    assert states(home) == [("done", ["built", "built"])] and "2 built" in out
+    assert said.count("loam: ") == 1 and "Traceback" not in said
+    assert "loam: The Prefect server stopped answering during the run." in said
+    assert not psutil.pid_exists(server.pid) or psutil.Process(server.pid).status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,140 @@
+"""A run without a server, a run that a server shows, and the flow of a deployment leave the same records, where they work and where they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows.prefect_access import AUTH, new_auth
+from flows.prefect_environment import prefect_settings
+from flows.prefect_server import api_url, main_database, start_server, stop, wait_until_healthy
+from stages.core.store import runs
+from stages.processes import free_port
+from tests.conftest import PROJECT
+
+pytestmark = pytest.mark.server
+
+ITEM = '{"query": "Question: which of these is a colour?\\nAnswer:", "choices": ["red", "stone"], "gold": 0}\n'
+CHAT = '{"messages": [{"role": "user", "content": "hi %d"}, {"role": "assistant", "content": "hello %d"}]}\n'
+BROKEN = '{"messages": [\n'
+NODES = {"benchmarks", "conversations"}
+FLOW = "import json, sys; from flows.pretrain_flow import pretrain; pretrain(**json.loads(sys.argv[1]))"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server that runs until the last test, and the variables of its clients."""
+    home, port = tmp_path_factory.mktemp("server"), free_port()
+    own = prefect_settings(home) | {AUTH: new_auth()}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    with main_database(home) as lock:
+        process = start_server(port, plain | own, lock)
+    wait_until_healthy(port, process)
+    yield own | {"PREFECT_API_URL": api_url(port)}
+    stop([process])
+
+
+def settings_of(tmp_path: Path, chats: str) -> list[str]:
+    """Settings of the recipe small whose nodes benchmarks and conversations read two files."""
+    (tmp_path / "items.jsonl").write_text(ITEM)
+    (tmp_path / "chats.jsonl").write_text(chats)
+    (tmp_path / "a.warc").write_text("")
+    files = {"crawl.warcs": "a.warc", "benchmarks.files": "items.jsonl", "conversations.files": "chats.jsonl"}
+    return [f"{name}=[{tmp_path / file}]" for name, file in files.items()] + ["conversations.max_bad_records=0"]
+
+
+def three_ways(tmp_path: Path, chats: str, server: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
+    """Runs both nodes in three homes: without a server, with one, and as the flow of a deployment."""
+    settings = settings_of(tmp_path, chats)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    words = [word for value in settings for word in ("--set", value)]
+    command = ["-m", "flows.cli", "run", "small", "--until", "conversations", *words, "--home"]
+    parameters = {"recipe": "small", "until": "conversations", "set": shlex.join(settings), "home": str(tmp_path / "flow")}
+    ways = (
+        ([*command, str(tmp_path / "alone")], plain),
+        ([*command, str(tmp_path / "server")], plain | server),
+        (["-c", FLOW, json.dumps(parameters)], plain | server),
+    )
+    return [
+        subprocess.run([sys.executable, *call], cwd=PROJECT, env=env, capture_output=True, text=True, check=False, timeout=600)
+        for call, env in ways
+    ]
+
+
+OF_THE_CLOCK = re.compile(r" +[0-9.]+ s |\d{8}-\d{6}-small-[0-9a-f]{4}")
+SAID = ("run ", "done: ", "failed: ", "  where: ", "  to do: ", "benchmarks         built ", "conversations      built ")
+
+
+def recorded(home: Path) -> dict[str, Any]:
+    """Everything that the only run of a home left, without ids, times and places."""
+    (run_id,) = runs.run_ids(home)
+    record: dict[str, Any] = dict(runs.read_run(home, run_id))
+    for name in ("run_id", "started", "ended", "code"):  # the last may change while tests run
+        record.pop(name)
+    nodes = [{name: value for name, value in node.items() if name not in ("seconds", "ended")} for node in record.pop("nodes")]
+    manifests = {}
+    for path in sorted(home.glob("artifacts/*/*/manifest.json")):
+        manifest = json.loads(path.read_text())
+        manifests[f"{path.parent.parent.name}/{path.parent.name}"] = {
+            name: manifest[name]
+            for name in ("node", "key", "digest", "alias", "rows", "bytes", "files", "inputs", "record_counts", "summary")
+        }
+    log = (home / "runs" / run_id / "log.txt").read_text().replace(str(home), "HOME")
+    lines = [OF_THE_CLOCK.sub("", line.split("  ", 1)[1]) for line in log.splitlines()]
+    said = [line for line in lines if line.startswith(SAID)]
+    return {"run": record, "nodes": nodes, "manifests": manifests, "log": said}
+
+
+def api(server: dict[str, str], path: str, **body: Any) -> Any:
+    user, _, password = server[AUTH].partition(":")
+    answer = httpx.post(f"{server['PREFECT_API_URL']}/{path}/filter", json=body, auth=(user, password), timeout=60)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def shown(server: dict[str, str]) -> list[dict[str, Any]]:
+    """The two newest flow runs of the server: their states, and their tasks with names, states and whether each has lines."""
+    found = []
+    for run in api(server, "flow_runs", sort="START_TIME_DESC", limit=2):
+        only = {"id": {"any_": [run["id"]]}}
+        tasks = sorted((task["name"], task["state_type"]) for task in api(server, "task_runs", flow_runs=only))
+        lines = {entry["message"].split()[0] for entry in api(server, "logs", logs={"flow_run_id": {"any_": [run["id"]]}}, limit=200)}
+        kept = sorted(artifact["key"] for artifact in api(server, "artifacts", flow_runs=only) if artifact["key"] in NODES)
+        found.append({"state": run["state_type"], "tasks": tasks, "lines": sorted(lines & NODES), "kept": kept})
+    return found
+
+
+def test_a_run_leaves_the_same_with_and_without_prefect(server: dict[str, str], tmp_path: Path) -> None:
+    done = three_ways(tmp_path, "".join(CHAT % (number, number) for number in range(3)), server)
+    assert [way.returncode for way in done] == [0, 0, 0], [way.stderr for way in done]
+    expected = recorded(tmp_path / "alone")
+    assert [node["state"] for node in expected["nodes"]] == ["built", "built"] and len(expected["manifests"]) == 2
+    assert [line.split()[0] for line in expected["log"]] == ["run", "benchmarks", "conversations", "done:"]
+    assert recorded(tmp_path / "server") == expected and recorded(tmp_path / "flow") == expected
+    assert not (tmp_path / "alone" / "prefect").exists()
+    names = ["benchmarks", "conversations"]
+    by_hand = {"state": "COMPLETED", "tasks": [(name, "COMPLETED") for name in names], "lines": names, "kept": names}
+    assert shown(server) == [by_hand, by_hand]
+
+
+def test_a_node_that_fails_leaves_the_same_with_and_without_prefect(server: dict[str, str], tmp_path: Path) -> None:
+    done = three_ways(tmp_path, CHAT % (1, 1) + BROKEN, server)
+    assert [way.returncode for way in done] == [1, 1, 1], [way.stderr for way in done]
+    assert [way.stderr.count("loam: ") for way in done[:2]] == [1, 1]
+    expected = recorded(tmp_path / "alone")
+    assert [node["state"] for node in expected["nodes"]] == ["built", "failed"]
+    assert [line.split()[0] for line in expected["log"]] == ["run", "benchmarks", "failed:", "where:", "to"]
+    assert "chats.jsonl:2" in expected["log"][3]
+    assert recorded(tmp_path / "server") == expected and recorded(tmp_path / "flow") == expected
+    by_hand = {"state": "FAILED", "tasks": [("benchmarks", "COMPLETED"), ("conversations", "FAILED")]}
+    assert [{name: run[name] for name in by_hand} for run in shown(server)] == [by_hand, by_hand]
