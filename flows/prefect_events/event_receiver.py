@@ -56,21 +56,26 @@ def _tell(line: str) -> None:
 def refusal() -> tuple[str, str] | None:
     """Returns why the server of Prefect's settings cannot be used, as (what happened, what to do); None if it can."""
     import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     without = "or unset PREFECT_API_URL: a run needs no server."
     try:
+        from prefect.client.orchestration import get_client
+        from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
         with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), get_client({"timeout": ANSWER_S}, sync_client=True) as client:
-            client.hello()
+            response = client.hello()
     except httpx.HTTPStatusError as error:
-        status = error.response.status_code
-        if status in (401, 403):
-            do = "Give this shell what `loam serve` prints (export PREFECT_PROFILES_PATH=…), or unset PREFECT_API_URL."
-            return "The Prefect server does not accept this shell's credentials.", do
-        return (f"The Prefect server answers with the error {status}.", f"Look at its log, {without}") if status >= 500 else None
+        response = error.response
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return f"The Prefect server does not answer ({str(error) or type(error).__name__}).", f"Start it (`loam serve`), {without}"
+    except ValueError as error:  # of pydantic, when prefect is imported
+        return f"Prefect refuses its settings: {' '.join(str(error).split())}.", f"Correct the variable that it names, {without}"
+    if response.status_code in (401, 403):
+        return "The Prefect server does not accept this shell's credentials.", f"Export what `loam serve` prints, {without}"
+    if response.status_code >= 500:
+        return f"The Prefect server answers with the error {response.status_code}.", f"Look at its log, {without}"
+    if "html" in response.headers.get("content-type", ""):
+        return "A web page answers in place of Prefect's API.", f"End PREFECT_API_URL with /api, {without}"
     return None
 
 

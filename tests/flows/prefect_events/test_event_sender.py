@@ -33,7 +33,7 @@ class Answers:
 
     def __init__(self) -> None:
         """Starts it on a free port."""
-        self.status, self.shown = 200, list[tuple[str, str | None]]()
+        self.status, self.kind, self.shown = 200, "application/json", list[tuple[str, str | None]]()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -42,6 +42,7 @@ class Answers:
                 if outer.status:
                     self.send_response(outer.status)
                     self.send_header("Content-Length", "2")
+                    self.send_header("Content-Type", outer.kind)
                     self.end_headers()
                     self.wfile.write(b"{}")
 
@@ -81,24 +82,39 @@ def states(home: Path) -> list[tuple[str | None, list[str]]]:
     return [(record.get("state"), [node["state"] for node in record.get("nodes", ())]) for record in found]
 
 
-@pytest.mark.parametrize("case", ["stopped", "refuses", "forbids", "broken"])
+REFUSED = {
+    "stopped": "The Prefect server does not answer (",
+    "refuses": "The Prefect server does not accept this shell's credentials.",
+    "forbids": "The Prefect server does not accept this shell's credentials.",
+    "broken": "The Prefect server answers with the error 503.",
+    "a web page": "A web page answers in place of Prefect's API.",
+    "no address": "Prefect refuses its settings: 1 validation error",
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
 def test_a_server_that_cannot_be_used_is_one_message_before_the_work(
     answers: Answers, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """The home has a secret and the shell names its file, but the server is another one, which must not be shown the secret."""
     answers.status = {"refuses": 401, "forbids": 403, "broken": 503}.get(case, 200)
-    url = f"http://127.0.0.1:{free_port()}/api" if case == "stopped" else answers.url
+    answers.kind = "text/html; charset=utf-8" if case == "a web page" else answers.kind
+    url = {"stopped": f"http://127.0.0.1:{free_port()}/api", "no address": "http://[::1"}.get(case, answers.url)
     monkeypatch.setenv("PREFECT_API_URL", url)
     home_auth(tmp_path, "http://127.0.0.1:4200/api")
     monkeypatch.setenv("PREFECT_PROFILES_PATH", str(profiles_path(tmp_path)))
     assert main(words) == 1
     said = capsys.readouterr().err
-    what = {"stopped": "does not answer", "broken": "answers with the error 503"}.get(case, "does not accept this shell's credentials")
     assert said.count("loam: ") == 1 and "Traceback" not in said
     message = said[said.index("loam: ") :]
-    assert what in message and f"  where: {url}\n" in message and "  to do: " in message and "unset PREFECT_API_URL" in message
+    assert (
+        message.startswith(f"loam: {REFUSED[case]}")
+        and f"  where: {url}\n" in message
+        and "  to do: " in message
+        and "unset PREFECT_API_URL" in message
+    )
     assert not list((tmp_path / "home").glob("runs/*")), "it is refused before the work"
-    assert answers.shown == [("/api/hello", None)] * (case != "stopped")
+    assert answers.shown == [("/api/hello", None)] * (url == answers.url)
 
 
 def test_a_server_that_fails_during_the_run_costs_the_run_nothing_but_the_exit_code(
