@@ -306,7 +306,8 @@ STAGE = Stage(
         "texts of more than 400,000 lines are dropped as too_many_lines; of the references in a link's address only &amp; and numbers of ASCII are read",
         "ids are unique over all sources of a crawl; HTTP bodies that contradict their headers are read as far as possible; "
         "charsets are found as browsers find them, and HZ, ISO-2022-KR, ISO-2022-CN and UTF-7 are dropped as charset; "
-        "resource records are pages by content type and content, and so are conversions that are not plain text",
+        "resource records are pages by content type and content, and so are conversions that are not plain text; "
+        "a value of a Parquet file that cannot be read is a bad row",
     ),
     distributions=("fastwarc", "resiliparse", "brotli", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,

@@ -87,10 +87,8 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
         {"warc": number, "name": base_name(file), "source": source, "bytes": file.bytes, "reason": reason or None, "records": total[0],
          "chars_in": total[1], "chars_out": total[2]} for reason, total in sorted(totals.items())
     ]  # fmt: skip
-    return {
-        "record_counts": file_record_counts(totals).as_json(), "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {},
-        "http_faults": {},
-    }  # fmt: skip
+    counts = file_record_counts(totals).as_json()
+    return {"record_counts": counts, "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {}, "http_faults": {}}
 
 
 def _context(folder: Path, drop: Callable[[str, str, str], None]) -> Context:

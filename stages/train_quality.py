@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, NamedFiles, Outcome, Stage
 from stages.core.contract.errors import StageError
 from stages.core.store.external import local_path
-from stages.core.tables.jsonl import base_name, parquet_columns, parquet_rows, read_lines, read_records
+from stages.core.tables.jsonl import SHOWN_CHARS, base_name, parquet_columns, parquet_rows, place, read_lines, read_records
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.shards import run_in_pool
 from stages.settings import StageConfig
@@ -174,7 +174,7 @@ def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[s
     """
     name = base_name(file).lower()
     if name.endswith(".parquet"):
-        yield from _column(local_path(file, ctx.scratch), file, config.text_field)
+        yield from _column(local_path(file, ctx.scratch), file, config.text_field, ctx)
     elif name.removesuffix(".gz").endswith((".txt", ".text")):
         paragraph: list[str] = []
         for line in (*read_lines(file), ""):
@@ -198,12 +198,17 @@ def _texts(file: ExternalFile, config: TrainQuality, ctx: Context) -> Iterator[s
         )
 
 
-def _column(path: Path, file: ExternalFile, column: str) -> Iterator[str]:
+def _column(path: Path, file: ExternalFile, column: str, ctx: Context) -> Iterator[str]:
     names = parquet_columns(path, file)
     if column not in names:
         do = f"Set train_quality.text_field to one of: {', '.join(names)}."
         raise StageError(f"{base_name(file)} has no column {column!r}.", where=file.uri, do=do)
-    yield from (row[column] for row in parquet_rows(path, file, [column]) if row[column])
+    for number, row in parquet_rows(path, file, [column], ctx):
+        text = row[column]
+        if not isinstance(text, str | None):
+            ctx.drop(f"no text in {column!r}", place(file, number), str(text)[:SHOWN_CHARS])
+        elif text:
+            yield text
 
 
 def _ordinary(documents: Path, config: TrainQuality, wanted: int, ctx: Context, positives: set[str]) -> list[str]:

@@ -48,6 +48,7 @@ BODIES = {
     "stages.dedup_rulings",
     "stages.warc_listing",
     "stages.given_documents",
+    "stages.unique_ids",
     "stages.line_counts",
     "stages.word_tables",
     "stages.vocabulary_report",

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from stages.core.contract.declaration import Artifact
+from stages import train_quality
+from stages.core.contract.declaration import Artifact, ExternalFile
 from stages.core.contract.errors import RecipeError, StageError
 from stages.core.tables.parquet import schema, write_rows
 from stages.train_quality import STAGE
@@ -142,3 +146,12 @@ def test_records_without_a_text_count_as_bad(crawl: Artifact, tmp_path: Path) ->
     with pytest.raises(StageError, match="no text in 'text'"):
         run_stage(STAGE, {"positives": [str(path)], **FAST}, {"documents": crawl}, tmp_path)
     run_stage(STAGE, {"positives": [str(path)], **FAST, "max_bad_records": 1}, {"documents": crawl}, tmp_path)
+
+
+def test_a_value_of_a_column_that_is_no_text_counts_as_bad(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    dropped: list[tuple[str, ...]] = []
+    pq.write_table(pa.table({"text": pa.array([["x"], None, []])}), path)
+    ctx = SimpleNamespace(drop=lambda *what: dropped.append(what))
+    assert list(train_quality._column(path, ExternalFile(str(path), 1, "sha256:0"), "text", cast(Any, ctx))) == []
+    assert dropped == [("no text in 'text'", "a.parquet:1", "['x']"), ("no text in 'text'", "a.parquet:3", "[]")]

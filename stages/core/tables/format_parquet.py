@@ -35,12 +35,13 @@ class ParquetFormat(DocumentFormat):
             raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")
         if "text" not in columns:
             raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
-        for number, row in enumerate(parquet_rows(Path(file.uri), file, columns), start=1):
-            yield JsonRecord(file, number, {name: _as_json(value) for name, value in row.items() if value is not None})
+        for number, row in parquet_rows(Path(file.uri), file, columns, ctx):
+            values = {name: _as_json(value) for name, value in row.items()}
+            yield JsonRecord(file, number, {name: value for name, value in values.items() if value is not None})
 
 
 def _as_json(value: object) -> object:
-    """Returns dates and UUIDs as text, as JSON would hold them."""
+    """Returns dates and UUIDs as text, as JSON would hold them, and None for a missing value."""
     if isinstance(value, datetime.date):  # a datetime is a date too
-        return value.isoformat()
+        return value.isoformat() if value == value else None  # the date that pandas writes for a missing one differs from itself
     return str(value) if isinstance(value, UUID) else value

@@ -33,6 +33,7 @@ MAX_LINE_BYTES = 16 << 20
 """Longer lines are bad records and are skipped in pieces, because 5 MB of gzip can hold a line of 5 GB. The longest books of Project
 Gutenberg have about half of this limit."""
 ARRAY_HINT = "; if the file is one JSON array, make JSON Lines of it: jq -c '.[]' FILE > FILE.jsonl"
+Row = dict[str, Any]
 BAD_RECORD = "bad_record"  # the reason in the record counts for a line or row that is not a valid record
 
 
@@ -42,7 +43,7 @@ class JsonRecord:
 
     file: ExternalFile
     line: int
-    value: dict[str, Any]
+    value: Row
 
     @property
     def where(self) -> str:
@@ -161,25 +162,54 @@ def parquet_columns(path: Path, file: ExternalFile) -> list[str]:
         ) from None
 
 
-def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a user's Parquet file.
+def parquet_rows(path: Path, file: ExternalFile, columns: Sequence[str], ctx: Context) -> Iterator[tuple[int, Row]]:
+    """Yields (number from 1, row) of a user's Parquet file. `ctx.drop` gets a row with a value that Python cannot hold.
+
+    Such values are text that is not UTF-8, a time in an unknown zone, and a date out of Python's range.
 
     Raises:
         StageError: The file cannot be read to its end.
     """
     import pyarrow as pa
 
-    rows = (row for batch in _small_batches(path, columns) for row in batch.to_pylist())
+    batches, number = _small_batches(path, columns), 0
     while True:
         try:
-            row = next(rows, None)
-        except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError) as error:  # ValueError: dates that Python lacks
+            batch = next(batches, None)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise StageError(
                 f"{base_name(file)} cannot be read to its end: {_first_line(error)}", where=file.uri, do="Fetch or write it again."
             ) from None
-        if row is None:
+        if batch is None:
             return
-        yield row
+        for row, problem in _batch_rows(batch):
+            number += 1
+            if problem:
+                ctx.drop(problem, place(file, number), JsonRecord(file, number, row).text())
+            else:
+                yield number, row
+
+
+def _batch_rows(batch: pa.RecordBatch) -> Iterator[tuple[Row, str]]:
+    """Yields (row, problem) of each row: "", or which value cannot be read, which the row then lacks."""
+    import pyarrow as pa
+
+    unreadable = (pa.ArrowException, ValueError, OverflowError, LookupError)  # LookupError: pytz and zoneinfo about a time zone
+    try:
+        rows = batch.to_pylist()
+    except unreadable:
+        for number in range(batch.num_rows):
+            row, problem = {}, ""
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    row[name] = column[number].as_py()
+                except UnicodeDecodeError as error:
+                    problem = problem or f"{name} is not UTF-8 (byte {error.start})"
+                except unreadable as error:
+                    problem = problem or f"{name} cannot be read ({column.type}: {_first_line(error)})"
+            yield row, problem
+    else:
+        yield from ((row, "") for row in rows)
 
 
 def _small_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -196,7 +226,8 @@ def _small_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatc
             return pc.max(pc.binary_length(column.dictionary)).as_py() or 0
         return 0
 
-    texts = [field.name for field in pq.read_schema(path) if field.name in columns and is_text(field.type)]
+    fields = [(field.name, field.type) for field in pq.read_schema(path) if field.name in columns]
+    texts = [name for name, kind in fields if is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)]
     with pq.ParquetFile(path, read_dictionary=texts) as file:
         for batch in file.iter_batches(batch_size=ROW_GROUP_ROWS, columns=list(columns)):
             at_once = max(1, min(ROW_GROUP_ROWS, MAX_BATCH_BYTES // (1 + sum(longest(column) for column in batch.columns))))

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import tracemalloc
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,8 +35,8 @@ def test_a_string_that_all_rows_share_is_not_copied_for_each(tmp_path: Path, kin
     assert file.bytes < 2_000_000
     tracemalloc.start()
     before = pa.total_allocated_bytes()
-    rows = parquet_rows(tmp_path / "a.parquet", file, ["text", "n"])
-    found = [(len(row["text"]), row["n"], pa.total_allocated_bytes() - before) for row, _ in zip(rows, range(200), strict=False)]
+    rows = parquet_rows(tmp_path / "a.parquet", file, ["text", "n"], cast(Any, None))
+    found = [(len(row["text"]), row["n"], pa.total_allocated_bytes() - before) for (_, row), _ in zip(rows, range(200), strict=False)]
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert [one[:2] for one in found] == [(1_000_000, n) for n in range(200)]
@@ -62,5 +63,5 @@ def test_plain_columns_of_large_strings_are_read_as_before(tmp_path: Path) -> No
     """The file states Arrow's type of a column, and nulls stay nulls."""
     pq.write_table(pa.table({"text": pa.array(["a", None, "b"], pa.large_string()), "tags": [["x"], [], None]}), tmp_path / "a.parquet")
     file = ExternalFile(str(tmp_path / "a.parquet"), 1, "sha256:0")
-    found = list(parquet_rows(tmp_path / "a.parquet", file, ["text", "tags"]))
-    assert found == [{"text": "a", "tags": ["x"]}, {"text": None, "tags": []}, {"text": "b", "tags": None}]
+    found = list(parquet_rows(tmp_path / "a.parquet", file, ["text", "tags"], cast(Any, None)))
+    assert found == [(1, {"text": "a", "tags": ["x"]}), (2, {"text": None, "tags": []}), (3, {"text": "b", "tags": None})]
