@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import unicodedata
+from functools import cache
 
 import regex
 
@@ -63,6 +64,7 @@ def plain(text: str) -> list[str]:
     return [unicodedata.normalize("NFC", fold(word)) for word in words]
 
 
+@cache
 def sixths(word: str) -> int:
     """Returns what a word counts as, in sixths of a word."""
     return 5 if IDEOGRAPHS.match(word) else 2 if SPACELESS.match(word) else 6
@@ -70,11 +72,12 @@ def sixths(word: str) -> int:
 
 def runs(words: list[str], n: int) -> list[tuple[str, ...]]:
     """Returns the shortest runs that count as n words, from every word on; of a shorter text all words."""
-    found = []
+    found, sizes = [], list(map(sixths, words))
     for first in range(len(words)):
-        last = first
-        while last < len(words) and sum(map(sixths, words[first:last])) < 6 * n:
+        last, size = first, 0
+        while last < len(words) and size < 6 * n:
+            size += sizes[last]
             last += 1
-        if sum(map(sixths, words[first:last])) >= 6 * n or first == 0:
+        if size >= 6 * n or first == 0:
             found.append(tuple(words[first:last]))
     return found
