@@ -25,6 +25,7 @@ from stages.core.contract.recipe import load_recipe, validated
 from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import prepare
 from stages.core.run.runner import Event, run_node
+from stages.core.store import manifest
 from tests.made.real import NOT_HERE, real_folder
 from tests.made.variants import Data
 
@@ -164,6 +165,13 @@ def run_stage(
         absent = {name for name in stage.summary for field, given in checked if not given and name.startswith(f"{field}_")}
         assert set(stage.summary) - absent <= set(artifact.summary), "the declaration names values that the summary lacks"
     return artifact
+
+
+def rewrite_manifest(folder: Path, **fields: object) -> None:
+    """Changes fields of an artifact's manifest as if it had been published with them."""
+    text = json.dumps(json.loads((folder / manifest.NAME).read_text()) | fields)
+    for path in (folder / manifest.NAME, manifest.copy_path(folder)):
+        path.write_text(text)
 
 
 def nodes_of(recipe: str) -> list[str]:

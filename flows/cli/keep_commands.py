@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from stages.core.contract.errors import RecipeError
 if TYPE_CHECKING:
     from stages.core.replays.replay_run import Draw
 
+UNRECORDED_SHOWN = 10  # artifacts that are named
 KEPT_BY_GC = (
     "gc keeps what the newest finished run of each recipe needs (--keep-runs says how many of them), what an artifact or a run with a "
     "given name needs, imports, and the scratch that an unfinished run would continue from, with what that is made from; it removes all "
@@ -52,23 +54,25 @@ def verify(
     ] = "",
     common: Common = COMMON,
 ) -> int:
-    """Compare files with their recorded sha256, and trained checkpoints with their receipts.
+    """Compare manifests with what was recorded of them, files with their sha256, and trained checkpoints with their receipts.
 
+    A manifest is compared with its copy, with the run that recorded it, and with the later manifests that name it; its key is computed again.
     The receipt of a checkpoint is a hash chain over the windows of its training, from one milestone to the next: positions, losses, weights
     and optimizer state. --replay and --windows train windows again, with the settings, inputs and runtime of the record. On the same kind of CPU every
     bit must be equal; elsewhere only losses are compared, within 1 %.
 
     Returns:
-        The exit code: 3 if a file or a window differs.
+        The exit code: 3 if a manifest, a run's record, a file or a window differs.
     """
     from stages.queries import lineage
 
     home, asked = common.folder(), _asked_windows(replay, seed, windows)
     checked, wrong = lineage.verify(home, name)
+    unrecorded = lineage.unrecorded(home, name)
     if asked is None or wrong:
-        lines = [*wrong, f"{checked} files checked, {len(wrong)} differ"]
+        lines = [*wrong, f"{checked} files checked, {len(wrong)} differ", *_unrecorded_lines(unrecorded)]
         lines += ["nothing was trained again, because the files differ"] if asked else []
-        answer(common, {"files": checked, "wrong": wrong, "replay": None}, lambda: say("\n".join(lines)))
+        answer(common, {"files": checked, "wrong": wrong, "unrecorded": unrecorded, "replay": None}, lambda: say("\n".join(lines)))
         return 3 if wrong else 0
     from flows.checkpoint_replay import replayed_windows
     from stages.core.contract.states import WindowState
@@ -80,11 +84,20 @@ def verify(
         print_table([asdict(window) for window in found.windows])
         close = sum(window.state == WindowState.CLOSE for window in found.windows)
         drawn = "" if found.seed is None else f" (seed {found.seed})"
-        say(f"{checked} files checked, 0 differ")
+        say("\n".join([f"{checked} files checked, 0 differ", *_unrecorded_lines(unrecorded)]))
         say(f"replayed {len(found.windows)} of {found.total} windows{drawn}: {differ} differ, {close} close")
 
-    answer(common, {"files": checked, "wrong": wrong, "replay": asdict(found)}, show)
+    answer(common, {"files": checked, "wrong": wrong, "unrecorded": unrecorded, "replay": asdict(found)}, show)
     return 3 if differ else 0
+
+
+def _unrecorded_lines(artifacts: Sequence[str]) -> list[str]:
+    """Returns the line about artifacts of whose manifests no digest is recorded; none if there is no such artifact."""
+    if not artifacts:
+        return []
+    more = f" and {len(artifacts) - UNRECORDED_SHOWN} more" if len(artifacts) > UNRECORDED_SHOWN else ""
+    named = f"{', '.join(artifacts[:UNRECORDED_SHOWN])}{more}"
+    return [f"no digest of their manifest is recorded, because they were made before Loam recorded it: {named}"]
 
 
 def _asked_windows(replay: int, seed: int | None, windows: str) -> Draw | tuple[int, ...] | None:

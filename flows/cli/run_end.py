@@ -99,7 +99,8 @@ def next_commands(home: Path, run: RunRow, nodes: Sequence[NodeRow], complete: b
     """
     from stages.core.contract.states import NodeState
     from stages.core.store import manifest
-    from stages.queries.lineage import dropped_document, run_before
+    from stages.queries.lineage import run_before
+    from stages.queries.tracing.outcomes import dropped_document
 
     found, alias = [], run["alias"]
     trained = next((row for row in nodes if row["node"] == "pretrain" and row["state"] != NodeState.IMPORTED), None)

@@ -7,7 +7,8 @@ Cost: `verify` reads every byte of the files that it checks. `show` and `read` r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -15,9 +16,8 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.states import BUILDS, NodeState, RunState
 from stages.core.index import database, lookup
-from stages.core.store import integrity, manifest, names, runs
+from stages.core.store import integrity, manifest, names, recorded, runs
 from stages.queries.receipts import receipt_faults
-from stages.queries.tracing.trace_start import PIPELINE
 
 FOUND = "node, artifact_id, alias, kind, rows, unit, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 
@@ -110,19 +110,6 @@ def run_before(home: Path, run: str) -> str:
     )
     found = database.query(home, sql, [run, str(RunState.DONE)])[1]
     return str(found[0][0]) if found else ""
-
-
-def dropped_document(home: Path, run: str) -> tuple[str, str]:
-    """Returns (node, doc_id) of a document that the last of the run's nodes which dropped one dropped. Empty texts if none did. run: an id."""
-    sql = (
-        "SELECT n.node, artifact_id FROM node_run n JOIN side_table s USING (artifact_id) WHERE n.run_id = $1 AND s.kind = 'decisions' "
-        "AND list_contains($2::VARCHAR[], n.node) GROUP BY n.node, artifact_id ORDER BY list_position($2::VARCHAR[], n.node) DESC"
-    )
-    one = "SELECT min(doc_id)::VARCHAR FROM decisions WHERE contains(file, ?) AND verdict = 'dropped'"
-    for node, artifact in database.query(home, sql, [run, list(PIPELINE)])[1]:
-        if found := database.query(home, one, [f"/{artifact}/"])[1][0][0]:
-            return node, str(found)
-    return "", ""
 
 
 def node_rows(home: Path, run: str) -> list[NodeRow]:
@@ -267,37 +254,29 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
-    """Compares files with their recorded sha256, and trained checkpoints with their receipts. An unknown name is a RecipeError.
+    """Compares manifests with what was recorded of them, files with their sha256, checkpoints with their receipts. An unknown name is a RecipeError.
 
     Args:
         home: the home folder.
         name: an artifact, or a run for all its artifacts; empty for all artifacts of the home.
 
     Returns:
-        The number of checked files, and one line per problem. Manifests that cannot be read are problems too; for a whole home, also
-        run records and name files.
+        The number of checked files, and one line per problem. Manifests that cannot be read are problems too; for a run, its record; for a
+        whole home, all run records and name files.
     """
-    wrong: list[str] = []
+    wrong, known, checked = [], recorded.read_runs(home), 0
+    run, wanted = _verified(home, name)
     if not name:
-        database.update(home)
-        wanted = list(manifest.stamps(home))
         damaged = "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%' OR name LIKE 'names/%'"
         wrong = [f"{home / row[0]}: {row[1]}" for row in database.query(home, damaged)[1]]
-    elif run := lookup.find_run(home, name):
-        wanted = [
-            row[0]
-            for row in database.query(home, "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''", [run])[1]
-        ]
-    elif (home / "artifacts" / name / manifest.NAME).is_file():  # the index has no artifact with a damaged manifest
-        wanted = [name]
-    else:
-        wanted = [str(lookup.latest_artifact(home, name)["artifact_id"])]
-    checked = 0
-    for one in sorted(wanted):
+    wrong += [line for one, lines in sorted(known.edited.items()) if not name or one == run for line in lines]
+    later = _made_from(home, wanted)
+    for one in wanted:
         try:
             artifact = manifest.read_artifact(home / "artifacts" / one)
+            stated = recorded.findings(artifact, known, later.get(one, ()))
             differ = integrity.check_anew(home, artifact)
-            wrong += [*differ, *receipt_faults(artifact, not differ)]
+            wrong += [*stated, *differ, *receipt_faults(artifact, not (stated or differ))]
             checked += len(artifact.manifest["files"])
         except FileNotFoundError:
             wrong.append(f"{home / 'artifacts' / one}: missing")
@@ -305,6 +284,42 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
             problem = error.what if isinstance(error, VerificationError) else f"The manifest is damaged: it has no {error}"
             wrong.append(f"{home / 'artifacts' / one / manifest.NAME}: {problem}")
     return checked, wrong
+
+
+def unrecorded(home: Path, name: str = "") -> list[str]:
+    """Returns the ids of the artifacts that `verify` checks and of whose manifests nothing was recorded, because an earlier version made them."""
+    known = recorded.read_runs(home)
+    found = []
+    for one in _verified(home, name)[1]:
+        with suppress(FileNotFoundError, VerificationError):
+            if not recorded.is_recorded(manifest.read_artifact(home / "artifacts" / one), known):
+                found.append(one)
+    return found
+
+
+def _verified(home: Path, name: str) -> tuple[str, list[str]]:
+    """Returns the id of the run that a name means (empty for none), and the sorted ids of the artifacts that `verify` checks."""
+    if not name:
+        database.update(home)
+        return "", sorted(manifest.stamps(home))
+    if (home / "artifacts" / name / manifest.NAME).is_file():  # the index has no artifact with a damaged manifest
+        return "", [name]
+    if run := lookup.find_run(home, name):
+        sql = "SELECT DISTINCT artifact_id FROM node_run WHERE run_id = ? AND artifact_id <> ''"
+        return run, sorted(artifact for (artifact,) in database.query(home, sql, [run])[1])
+    return "", [str(lookup.latest_artifact(home, name)["artifact_id"])]
+
+
+def _made_from(home: Path, wanted: Sequence[str]) -> dict[str, list[Artifact]]:
+    """Returns artifact id -> the artifacts that were made from it, as far as their manifests can be read."""
+    found: dict[str, list[Artifact]] = {}
+    sql = "SELECT child, list(parent) FROM edge WHERE list_contains($1::VARCHAR[], parent) GROUP BY child"
+    for child, parents in database.query(home, sql, [list(wanted)])[1]:
+        with suppress(FileNotFoundError, VerificationError):
+            artifact = manifest.read_artifact(home / "artifacts" / child)
+            for parent in parents:
+                found.setdefault(parent, []).append(artifact)
+    return found
 
 
 def report_path(home: Path, run: str = "") -> Path:

@@ -1,6 +1,6 @@
 """Plans a run: the state of each node and its reasons, missing files and GPUs.
 
-Guarantee: read-only. Of a cached artifact, only the names and sizes of its files are checked.
+Guarantee: read-only. Of a cached artifact, the manifest is compared with what was recorded of it, and the names and sizes of its files with it.
 Cost: less than 2 s if the hashes of external files are remembered; no heavy imports.
 """
 
@@ -22,7 +22,7 @@ from stages.core.index import database
 from stages.core.index.lookup import alias_number
 from stages.core.run.node_job import NodeJob, prepare, resolve_externals
 from stages.core.run.runner import find_cached
-from stages.core.store import key, manifest
+from stages.core.store import integrity, key, manifest
 
 if TYPE_CHECKING:
     pass
@@ -115,7 +115,7 @@ def make_plan(
         if step.node in imported:
             artifact = imported[step.node]
             why = artifact.manifest.get("imported", {}).get("provenance", f"built by {artifact.manifest['run_id']}")
-            wrong = manifest.glance(artifact)
+            wrong = integrity.glance(artifact)
             why_imported = tuple(wrong) or (f"{recipe.imports[step.node]}: {why}",)
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.IMPORTED, why_imported, artifact)
             continue
@@ -138,7 +138,7 @@ def make_plan(
             continue
         found = find_cached(home, job)
         if found:
-            wrong = manifest.glance(found)
+            wrong = integrity.glance(found)
             planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job, job.files)
         else:
             planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job, job.files)

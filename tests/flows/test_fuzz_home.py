@@ -55,6 +55,7 @@ QUESTIONS = (
 )  # fmt: skip
 RECORDS = (
     "artifacts/*/*/manifest.json",
+    "manifests/*/*.json",
     "runs/*/run.json",
     "runs/*/end.json",
     "runs/*/nodes.jsonl",

@@ -14,6 +14,7 @@ from flows.cli.run_commands import total_lines, with_estimates
 from stages.core.contract import environment
 from stages.core.contract.declaration import Artifact, Context, Outcome
 from stages.core.contract.recipe import load_recipe
+from stages.core.store import manifest
 from stages.core.tables.parquet import schema, write_rows
 from stages.core.tables.training_tables import PHASES
 from stages.lm.data.phases import SequenceRange
@@ -24,7 +25,7 @@ from stages.pretrain import PretrainConfig
 from stages.queries import estimate
 from stages.queries.estimate import Estimate, estimate_nodes
 from stages.queries.plan import Step, make_plan
-from tests.conftest import run_stage
+from tests.conftest import rewrite_manifest, run_stage
 from tests.core.toys import COUNT, WORDS
 
 STEPS = [Step("words", {}, WORDS), Step("count", {"words": "words"}, COUNT)]
@@ -34,9 +35,8 @@ TOY = "name: toy\nseed: 7\nruntime: {workers: 1, cpu_ranks: 1}\nwords: {words: [
 
 def rewritten(artifact: Artifact, **fields: Any) -> Artifact:
     """Changes fields of a published manifest."""
-    record = {**artifact.manifest, **fields}
-    (artifact.path / "manifest.json").write_text(json.dumps(record))
-    return Artifact(artifact.path, record)
+    rewrite_manifest(artifact.path, **fields)
+    return manifest.read_artifact(artifact.path)
 
 
 def took(
@@ -250,8 +250,9 @@ def test_another_micro_batch_changes_the_memory_by_what_follows_from_the_shape(t
 def test_a_build_that_continued_another_does_not_count(tmp_path: Path) -> None:
     words = took(built(tmp_path, ["z"]), 9, 100)
     assert estimated(tmp_path)["words"].like == "words-1"
-    manifest = {name: value for name, value in words.manifest.items() if name != "usage"}
-    (words.path / "manifest.json").write_text(json.dumps(manifest))
+    without = json.dumps({name: value for name, value in words.manifest.items() if name != "usage"})
+    for path in (words.path / manifest.NAME, manifest.copy_path(words.path)):
+        path.write_text(without)
     assert estimated(tmp_path)["words"] == Estimate("words")
 
 

@@ -1,8 +1,8 @@
 """Copies an artifact of another home into this one, as an imported artifact.
 
-Guarantee: the artifact is refused unless its manifest keeps the schema, its key is that of its parts, its digest is that of its files,
-every file is a regular one with the recorded bytes, and the list that the digest counts is what its stage would make of the other files
-(Stage.fault). The copy keeps key, digest and content, and is published whole or not at all.
+Guarantee: the artifact is refused unless its manifest keeps the schema and is what its home recorded of it, its key is that of its parts,
+its digest is that of its files, every file is a regular one with the recorded bytes, and the list that the digest counts is what its stage
+would make of the other files (Stage.fault). The copy keeps key, digest and content, and is published whole or not at all.
 Cost: one read of the files, and one write.
 """
 
@@ -19,7 +19,7 @@ from stages.core.contract.declaration import Artifact, Stage
 from stages.core.contract.errors import RecipeError, VerificationError, of_the_disk
 from stages.core.contract.states import NodeState
 from stages.core.run.runner import Result, lease_path
-from stages.core.store import integrity, manifest, manifest_schema, names
+from stages.core.store import integrity, manifest, manifest_schema, names, recorded
 from stages.core.store.external import sha256_file
 from stages.core.store.lease import lease
 
@@ -60,12 +60,12 @@ def _sound_artifact(node: str, stage: Stage, source: Path) -> Artifact:
             do="Name the folder of an artifact, or files.",
         ) from None
     _refuse_other(node, stage, theirs)
-    recorded = theirs.manifest["files"]
+    files = theirs.manifest["files"]
     if faults := manifest_schema.contradictions(theirs.manifest):
         _refuse_different(source, f"its {faults[0]}")
-    if manifest.content_digest(recorded, theirs.manifest["identity"]) != theirs.manifest["digest"]:
+    if manifest.content_digest(files, theirs.manifest["identity"]) != theirs.manifest["digest"]:
         _refuse_different(source, "the digest is not that of its files")
-    _refuse_other_files(source, recorded)
+    _refuse_other_files(source, files)
     return theirs
 
 
@@ -79,7 +79,7 @@ def _own_artifacts(home: Path, stage: Stage, theirs: Artifact) -> tuple[Artifact
         VerificationError: The stage is deterministic, and an own artifact of the key has other content.
     """
     damaged, node = None, theirs.manifest["node"]
-    for own in manifest.find_artifacts(home, node, theirs.manifest["key"]):
+    for own in map(manifest.as_published, manifest.find_artifacts(home, node, theirs.manifest["key"])):
         if own.manifest["digest"] == theirs.manifest["digest"]:
             same = manifest.content_digest(own.manifest["files"]) == manifest.content_digest(theirs.manifest["files"])
             if same or not manifest.is_imported(own):  # made here, or imported with the same files; others cannot replace it
@@ -109,18 +109,20 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
     Raises:
         RecipeError: A file cannot be read.
     """
-    source, node, recorded = theirs.path, theirs.manifest["node"], theirs.manifest["files"]
+    source, node, files = theirs.path, theirs.manifest["node"], theirs.manifest["files"]
     out = home / "scratch" / f"{node}-{theirs.manifest['key'][:12]}-import"
     shutil.rmtree(out, ignore_errors=True)
     try:
-        for file in recorded:
+        for file in files:
             (out / file["path"]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / file["path"], out / file["path"], follow_symlinks=False)
         out.mkdir(parents=True, exist_ok=True)
-        if manifest.list_files(out) != sorted(recorded, key=lambda file: Path(file["path"])):  # reads and fsyncs every byte of the copy
+        if manifest.list_files(out) != sorted(files, key=lambda file: Path(file["path"])):  # reads and fsyncs every byte of the copy
             _refuse_different(source, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
         if fault := stage.fault(out) if stage.fault else "":
             _refuse_different(source, fault)
+        if faults := recorded.faults(theirs):
+            _refuse_different(source, faults[0])
         entry: manifest_schema.ImportedEntry = {
             "provenance": provenance,
             "from": os.fspath(source.absolute()),
@@ -129,7 +131,8 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
         if manifest.is_imported(theirs):
             entry["before"] = theirs.manifest["imported"]
         alias = damaged.manifest["alias"] if damaged else f"{node}-{names.next_number(home, node)}"
-        record: manifest_schema.Manifest = {**theirs.manifest, "imported": entry, "alias": alias}
+        replaced = recorded.digests_of(home, node, theirs.manifest["key"])
+        record: manifest_schema.Manifest = {**theirs.manifest, "imported": entry, "alias": alias, "replaced": replaced}
         return manifest.publish(home, out, record, damaged)
     except OSError as error:
         if clear := of_the_disk(error, f"while {node} was imported", home):

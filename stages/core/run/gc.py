@@ -112,7 +112,7 @@ def collect(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
             names.forget_names(home, name)
             integrity.forget(home, name)
         free = [path for path in (home / "leases").glob("*") if not lease.is_live(path)]
-        for left in [*free, *(home / "names").glob(".*")]:
+        for left in [*free, *(home / "names").glob(".*"), *(home / manifest.COPIES).glob("*/.*")]:
             left.unlink()  # left by killed processes, because nobody else works here now
         runs.remove_half_written(home)
         if found:

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import TypedDict, cast
 
 from stages.core.contract import source_code
-from stages.core.contract.declaration import Outcome
+from stages.core.contract.declaration import Artifact, Outcome
 from stages.core.contract.environment import environment, utc_now
 from stages.core.run.node_job import NodeJob
 from stages.core.store import manifest
-from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, Manifest, UsageEntry
+from stages.core.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, InputEntry, Manifest, UsageEntry
 
 
 class _Optional(TypedDict, total=False):
@@ -32,12 +32,14 @@ class Build:
         started: When the stage started, ISO 8601.
         alias: The artifact's numbered name.
         usage: Memory and scratch space; None if the build continued an interrupted one, and for an import.
+        replaced: What records say of other manifests of the key (recorded.digests_of).
     """
 
     run_id: str
     started: str
     alias: str
     usage: UsageEntry | None
+    replaced: list[str]
 
 
 def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest: str, build: Build) -> Manifest:
@@ -65,15 +67,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         "config": job.config.model_dump(mode="json"),
         "seed": job.seed,
         "key_parts": job.parts,
-        "inputs": {
-            role: {
-                "artifact": manifest.artifact_id(a),
-                "node": a.manifest["node"],
-                "key": a.manifest["key"],
-                "digest": manifest.input_digest(a),
-            }
-            for role, a in sorted(job.inputs.items())
-        },
+        "inputs": {role: _input(artifact) for role, artifact in sorted(job.inputs.items())},
         "external": {name: [cast(ExternalEntry, asdict(f)) for f in found] for name, found in job.files.items()},
         "rows": outcome.rows,
         "unit": outcome.unit or job.stage.unit,
@@ -97,4 +91,16 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         "started": build.started,
         "ended": utc_now(),
         "alias": build.alias,
+        "replaced": build.replaced,
     }
+
+
+def _input(artifact: Artifact) -> InputEntry:
+    """Returns what a manifest says of an input."""
+    read = artifact.manifest
+    entry: InputEntry = {
+        "artifact": manifest.artifact_id(artifact), "node": read["node"], "key": read["key"], "digest": manifest.input_digest(artifact)
+    }  # fmt: skip
+    if named := manifest.recorded_digest(artifact.path):
+        entry["manifest"] = named
+    return entry

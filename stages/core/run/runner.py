@@ -28,7 +28,7 @@ from stages.core.run.new_manifest import Build, new_manifest
 from stages.core.run.node_job import NodeJob
 from stages.core.run.scratch import open_scratch
 from stages.core.run.usage import folder_bytes, memory_peak
-from stages.core.store import external, integrity, lease, manifest, names
+from stages.core.store import external, integrity, lease, manifest, names, recorded
 from stages.core.store.manifest_schema import UsageEntry
 
 PROGRESS_EVERY_S = 0.5
@@ -76,7 +76,12 @@ class Result:
 
 def find_cached(home: Path, job: NodeJob) -> Artifact | None:
     """Returns the newest published artifact of the job's key, or None. Only an import job finds an imported artifact."""
-    found = [a for a in manifest.find_artifacts(home, job.node, job.key) if manifest.is_imported(a) == bool(job.provenance)]
+    wanted = bool(job.provenance)
+    found = [
+        a
+        for a in manifest.find_artifacts(home, job.node, job.key)
+        if wanted in (manifest.is_imported(a), manifest.is_imported(manifest.as_published(a)))
+    ]
     return found[-1] if found else None
 
 
@@ -121,7 +126,7 @@ def _usable_cached(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifa
     An import can repair a damaged artifact from the files that it has, so for an import a damaged artifact counts as missing.
     """
     cached = None if force else find_cached(home, job)
-    if cached is None or not (wrong := integrity.check(home, cached) if job.provenance else manifest.glance(cached)):
+    if cached is None or not (wrong := integrity.check(home, cached) if job.provenance else integrity.glance(cached)):
         return cached
     if not job.provenance:
         integrity.refuse_damaged(cached, wrong, run_id)
@@ -157,6 +162,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     started = time.monotonic()
     old = find_cached(home, job)
     broken = bool(old and integrity.check(home, old))  # a damaged artifact says nothing about determinism, so it is replaced
+    old = manifest.as_published(old) if old and broken else old
     refuse_damaged_inputs(home, job, run_id, report)
     scratch = open_scratch(home, job, run_id, force, lambda line: report(Event("log", job.node, {"line": line})))
     out, work = scratch / "out", scratch / "work"
@@ -191,7 +197,8 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     alias = old.manifest["alias"] if old and same else f"{job.node}-{names.next_number(home, job.node)}"
     measured = fresh and peak.bytes and not job.provenance
     usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if measured else None
-    record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage))
+    replaced = recorded.digests_of(home, job.node, job.key)
+    record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage, replaced))
     artifact = manifest.publish(home, out, record, old if same else None)
     shutil.rmtree(scratch)
     integrity.remember(home, artifact, marks)

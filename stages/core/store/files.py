@@ -21,6 +21,23 @@ def write_durably(path: Path, text: str) -> None:
     fsync(path.parent)
 
 
+def append_durably(path: Path, line: bytes) -> None:
+    """Appends a line to a file. After an error, such as that of a full disk, the file ends with its last complete line.
+
+    Raises:
+        OSError: The line cannot be written.
+    """
+    with path.open("ab", buffering=0) as file:
+        before = os.fstat(file.fileno()).st_size
+        try:
+            while line:
+                line = line[os.write(file.fileno(), line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), before)  # half a line, written before the disk was full, would damage the next line
+            raise
+
+
 def remove_unfinished(folder: Path) -> None:
     """Removes temporary files of `write_durably` in a folder, if their process does not run on this machine.
 

@@ -1,9 +1,10 @@
-"""Compares the files of a stage's input artifacts with their manifests, so that a stage reads what was recorded.
+"""Compares a stage's input artifacts with their manifests, and these with what was recorded of them, so that a stage reads what was recorded.
 
-Guarantee: before a node is built, every file of every artifact that it reads has its recorded sha256, no file is missing and no file was
-added. After the build they are compared again. A compared file is remembered by size, times and inode (external.mark_of), but not while it
-is younger than the clock of the file system can distinguish. The files of a newly published artifact are remembered too. A failing disk can
-change bytes and none of these marks; `loam lineage verify` finds that, because it reads everything.
+Guarantee: before a node is built, every file of every artifact that it reads has its recorded sha256, no file is missing, no file was added,
+and its manifest is the one that was published (recorded.py). After the build they are compared again. A compared file is remembered by size,
+times and inode (external.mark_of), but not while it is younger than the clock of the file system can distinguish. The files of a newly
+published artifact are remembered too. A failing disk can change bytes and none of these marks; `loam lineage verify` finds that, because it
+reads everything.
 The remembered hashes are in one small file per artifact, <home>/verified/<node>/<folder>.json. It only saves time, and gc removes it with
 its artifact.
 Cost: one stat per file; one read of each file that is not remembered, about 1 GB/s.
@@ -21,15 +22,21 @@ from typing import NoReturn
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import VerificationError
-from stages.core.store import external, manifest
+from stages.core.store import external, manifest, recorded
 
 ANNOUNCED_BYTES = 1 << 30  # a read of at least this many bytes is announced
 CLOCK_WAIT_S = 1.5 * external.GRAIN_NS / 1e9
 SHOWN = 3  # faults named in a message
 
 
+def glance(artifact: Artifact) -> list[str]:
+    """Returns what is wrong with an artifact, found without reading its files: their names and sizes, and the manifest that was recorded."""
+    unrecorded = not manifest.copy_path(artifact.path).is_file()
+    return [*recorded.faults(artifact), *manifest.glance(artifact), *(manifest.digest_fault(artifact) if unrecorded else ())]
+
+
 def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda line: None) -> list[str]:
-    """Returns what is wrong with an artifact's files, one line each. Reads only files that are not remembered.
+    """Returns what is wrong with an artifact's manifest and files, one line each. Reads only files that are not remembered.
 
     Args:
         home: The home that remembers the hashes.
@@ -48,11 +55,11 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     wrong = manifest.verify(artifact, lambda path: external.remembered_sha256(path, memory))
     if memory != before:
         external.write_memory(file, memory)
-    return wrong
+    return recorded.faults(artifact) + wrong
 
 
 def check_anew(home: Path, artifact: Artifact) -> list[str]:
-    """Returns what `check` returns, but reads every byte. Forgets the hashes of a damaged artifact."""
+    """Returns what `check` returns of the files, but reads every byte. Forgets the hashes of a damaged artifact."""
     wrong = manifest.verify(artifact)
     if wrong:
         _memory_file(home, artifact).unlink(missing_ok=True)
@@ -81,17 +88,17 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
 
 
 def forget(home: Path, artifact: str) -> None:
-    """Forgets the hashes of "<node>/<folder>", an artifact that is being removed."""
-    file = home / "verified" / f"{artifact}.json"
-    file.unlink(missing_ok=True)
-    with suppress(OSError):  # the folder still holds the files of other artifacts of the node
-        file.parent.rmdir()
+    """Forgets the hashes, and the copy of the manifest, of "<node>/<folder>", an artifact that is being removed."""
+    for file in (home / "verified" / f"{artifact}.json", manifest.copy_path(home / "artifacts" / artifact)):
+        file.unlink(missing_ok=True)
+        with suppress(OSError):  # the folder still holds the files of other artifacts of the node
+            file.parent.rmdir()
 
 
 def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> VerificationError:
     """Returns the error to raise for a damaged artifact. recipe: a file, a name or a run from which it can be built again."""
     more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
-    name = f"{artifact.manifest['alias']} ({manifest.artifact_id(artifact)})"
+    name = f"{manifest.as_published(artifact).manifest['alias']} ({artifact.path.parent.name}/{artifact.path.name})"
     return VerificationError(
         f"{name} is damaged: {'; '.join(wrong[:SHOWN])}{more}.", where=str(artifact.path), do=remedy(artifact, recipe)
     )  # fmt: skip
@@ -105,10 +112,16 @@ def refuse_damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> NoR
 
 def remedy(artifact: Artifact, recipe: str) -> str:
     """Returns a sentence that says how to repair a damaged artifact."""
-    node = artifact.manifest["node"]
-    if manifest.is_imported(artifact):
-        return f"Import it again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
-    return f"Build it again: `loam stage {node} {recipe} --force`, then the same command."
+    was, copy = manifest.as_published(artifact), manifest.copy_path(artifact.path)
+    node, restore = (
+        was.manifest["node"],
+        f"Put {copy} in the place of the manifest, or " if recorded.faults(artifact) and copy.is_file() else "",
+    )
+    if manifest.is_imported(was):
+        advice = f"Import it again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
+    else:
+        advice = f"Build it again: `loam stage {node} {recipe} --force`, then the same command."
+    return restore + advice[0].lower() + advice[1:] if restore else advice
 
 
 def _memory_file(home: Path, artifact: Artifact) -> Path:

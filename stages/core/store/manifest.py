@@ -2,6 +2,8 @@
 
 Guarantee: a folder below artifacts/ with a manifest.json is complete. Its files were fsynced and have the recorded sha256.
 Layout: <home>/artifacts/<node>/<first 12 digits of the key>/. Further rebuilds of the same key have ".2", ".3" appended.
+The home keeps a copy of every manifest that it publishes, <home>/manifests/<node>/<folder>.json, which tells how an edited one was (see
+recorded.py). Nothing reads the copy in place of the manifest.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, StageError, VerificationError
 from stages.core.store import manifest_schema, names
 from stages.core.store.external import mark_of, sha256_file
-from stages.core.store.files import fsync, make_durably, usual_mode
+from stages.core.store.files import fsync, make_durably, usual_mode, write_durably
 from stages.core.store.manifest_schema import FileEntry, Manifest
 
 NAME = "manifest.json"
+COPIES = "manifests"
 FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
 
 
@@ -36,8 +39,37 @@ def read_artifact(path: Path) -> Artifact:
         return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
     except ValueError as error:
         raise VerificationError(
-            f"The manifest is damaged: {error}.", where=str(path / NAME), do="Remove the folder and run the recipe again."
+            f"The manifest is damaged: {error}.", where=str(path / NAME), do=f"{_restore(path)}emove the folder and run the recipe again."
         ) from None
+
+
+def _restore(folder: Path) -> str:
+    """Returns the beginning of an advice, which ends with "emove the folder"."""
+    copy = copy_path(folder)
+    return f"Put {copy} in its place, or r" if copy.is_file() else "R"
+
+
+def copy_path(folder: Path) -> Path:
+    """Returns the path of the copy that a home keeps of the manifest of an artifact in a folder."""
+    return folder.parent.parent.parent / COPIES / folder.parent.name / f"{folder.name}.json"
+
+
+def recorded_digest(folder: Path) -> str:
+    """Returns the sha256 by which records name the manifest of an artifact in a folder; empty if the folder has no manifest."""
+    return sha256_file(folder / NAME) if (folder / NAME).is_file() else ""
+
+
+def read_copy(folder: Path) -> Manifest | None:
+    """Returns the manifest of an artifact as it was published. None if there is no copy that can be read."""
+    try:
+        return manifest_schema.parsed(copy_path(folder).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def as_published(artifact: Artifact) -> Artifact:
+    """Returns an artifact with its manifest as it was published, as far as a copy tells it."""
+    return Artifact(artifact.path, read_copy(artifact.path) or artifact.manifest)
 
 
 def is_imported(artifact: Artifact) -> bool:
@@ -63,11 +95,11 @@ def artifact_id(artifact: Artifact) -> str:
 
 
 def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
-    """Returns all published rebuilds of a key, including imported ones, the newest last."""
+    """Returns all published rebuilds of a key, including imported ones, the newest last. One whose manifest now has another key counts."""
     root = home / "artifacts" / names.path_part(node)
     folders = [p for p in root.glob(f"{key[:12]}*") if _rebuild_number(p) and (p / NAME).is_file()]
     found = [read_artifact(p) for p in sorted(folders, key=_rebuild_number)]
-    return [a for a in found if a.manifest["key"] == key]
+    return [a for a in found if a.manifest["key"] == key or as_published(a).manifest["key"] == key]
 
 
 def stamps(home: Path) -> dict[str, int]:
@@ -155,7 +187,7 @@ def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> 
 
 
 def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
-    """Writes the manifest into `out`, makes it durable and renames the folder into place.
+    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place.
 
     Args:
         home: The home folder.
@@ -189,12 +221,15 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
     aside = out.with_name(f"{out.name}.damaged")
     if instead_of:
         final = instead_of.path
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(final, aside)
     else:
         stem = str(manifest["key"])[:12]
         number = max([_rebuild_number(p) for p in root.glob(f"{stem}*")], default=0) + 1  # gaps stay: the newest has the highest number
         final = root / (stem + (f".{number}" if number > 1 else ""))
+    make_durably(copy_path(final).parent, home)
+    write_durably(copy_path(final), text)
+    if instead_of:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final, aside)
     os.rename(out, final)
     fsync(root)
     if instead_of:
@@ -216,13 +251,17 @@ def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> l
                 wrong.append(f"{path}: bytes differ from the recorded sha256")
         except OSError as error:
             wrong.append(f"{path}: cannot be read ({error.strerror})")
+    return wrong + digest_fault(artifact)
+
+
+def digest_fault(artifact: Artifact) -> list[str]:
+    """Returns one line if the digest in a manifest is not that of the files that it lists; else none."""
     try:
         digest = content_digest(artifact.manifest["files"], artifact.manifest["identity"])
     except StageError:
         digest = ""
-    if digest != artifact.manifest["digest"]:
-        wrong.append(f"{artifact.path / NAME}: the digest is not that of the files it lists")
-    return wrong
+    right = digest == artifact.manifest["digest"]
+    return [] if right else [f"{artifact.path / NAME}: the digest is not that of the files it lists"]
 
 
 def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, FileEntry]]]:

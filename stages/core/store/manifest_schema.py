@@ -23,8 +23,7 @@ from stages.core.contract.strict_json import deepest, parse
 from stages.core.store.key_record import FIRST_FILES, KeyParts, key_of
 from stages.core.store.names import NUMBERED, PART, name_fault
 
-MAX_BYTES = 256 << 20  # a manifest of a million files
-MAX_DEPTH = 40
+MAX_BYTES, MAX_DEPTH = 256 << 20, 40  # a manifest of a million files
 MAX_CHARS = 1 << 20  # of one string
 MANIFEST = "manifest.json"
 STAGE_PARTS = {"node", "version", "config", "seed", "distributions", "files", "packages", "inputs"}
@@ -84,12 +83,13 @@ class FileEntry(TypedDict):
 
 
 class InputEntry(TypedDict):
-    """An artifact that a stage read: "<node>/<folder>", node, key, and the digest by which it entered the key."""
+    """An artifact that a stage read: "<node>/<folder>", node, key, the digest by which it entered the key, and the sha256 of its manifest."""
 
     artifact: Annotated[str, _checked(lambda text: _is_artifact_id(text), "is not a node/folder")]
     node: Part
     key: Hex64
     digest: Hex64
+    manifest: NotRequired[Hex64]  # in no key; those of earlier versions do not have it
 
 
 class ExternalEntry(TypedDict):
@@ -199,6 +199,8 @@ class Manifest(TypedDict):
     ended: Time
     alias: Alias
     """Numbered name ("dedup-3")."""
+    replaced: NotRequired[list[Hex64]]
+    """sha256 of the manifests that records name for this artifact and in whose place this one is. Manifests without a copy do not have it."""
 
 
 _SCHEMA = TypeAdapter(Manifest)
@@ -228,8 +230,7 @@ def parsed(data: bytes) -> Manifest:
     manifest = cast(Manifest, value)
     paths = [file["path"] for file in manifest["files"]]
     folders = {path[:cut] for path in paths for cut in range(len(path)) if path[cut] == "/"}
-    twice = next((path for path, count in Counter(paths).items() if count > 1 or path in folders), None)
-    if twice is not None:
+    if (twice := next((path for path, count in Counter(paths).items() if count > 1 or path in folders), None)) is not None:
         raise ValueError(f"files names {twice!r} twice")
     return manifest
 
@@ -256,6 +257,7 @@ def contradictions(manifest: Manifest) -> list[str]:
         "version_notes": (len(manifest["version_notes"]), manifest["version"]),
         "bytes": (manifest["bytes"], sum(file["bytes"] for file in manifest["files"])),
         "identity": (_usual_identity(manifest), True),
+        "inputs.artifact": (all(p["artifact"].startswith(f"{p['node']}/{p['key'][:12]}") for p in manifest["inputs"].values()), True),
     }
     external = {field: [_entry(file) for file in files] for field, files in manifest["external"].items()}
     if "imported" in parts:  # made from a user's files, which alone decide the artifact

@@ -10,6 +10,7 @@ Any number of runs can work on a home at the same time. gc does not wait for a r
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import secrets
@@ -29,16 +30,23 @@ from stages.core.contract.recipe import Recipe
 from stages.core.contract.states import ENDS, NodeState, RunState
 from stages.core.contract.strict_json import parse, read_object
 from stages.core.store import lease, manifest, manifest_schema, names
-from stages.core.store.files import remove_unfinished, write_durably
+from stages.core.store.external import sha256_file
+from stages.core.store.files import append_durably, remove_unfinished, write_durably
 from stages.processes import lock_file
+
+RUN, NODES, END = "run.json", "nodes.jsonl", "end.json"
 
 
 class NodeLine(TypedDict):
-    """A line of nodes.jsonl: the state of a node in a run. artifact: "<node>/<folder>" or empty. seconds: time of the build."""
+    """A line of nodes.jsonl: the state of a node in a run. artifact: "<node>/<folder>" or empty. seconds: time of the build.
+
+    manifest: sha256 of its manifest.json; empty without an artifact of this home, missing in lines of earlier versions.
+    """
 
     node: str
     state: str
     artifact: str
+    manifest: NotRequired[str]
     seconds: float
     message: str
     ended: str
@@ -69,11 +77,12 @@ class RunRecord(TypedDict):
 
 
 class _End(TypedDict):
-    """The content of end.json: how a run ended, when, and how many lines nodes.jsonl has."""
+    """The content of end.json: how a run ended, when, how many lines nodes.jsonl has, and, with `digest_of` it, the sha256 of the other files."""
 
     state: str
     ended: str | None
     nodes: int
+    files: NotRequired[dict[str, str]]
 
 
 def new_run_id(recipe: Recipe) -> str:
@@ -112,34 +121,35 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_
     }
     folder = folder_of(home, run_id)
     folder.mkdir(parents=True, exist_ok=True)
-    write_durably(folder / "run.json", json.dumps(record, ensure_ascii=False))
+    write_durably(folder / RUN, json.dumps(record, ensure_ascii=False))
     return run_id
 
 
 def record_node(home: Path, run_id: str, node: str, state: NodeState, artifact: str = "", seconds: float = 0.0, message: str = "") -> None:
-    """Appends the new state of a node to the run's nodes.jsonl.
-
-    Raises:
-        OSError: The line cannot be written, for example because the disk is full. The file then ends with its last complete line.
-    """
-    ended = utc_now()
-    line: NodeLine = {"node": node, "state": state, "artifact": artifact, "seconds": round(seconds, 3), "message": message, "ended": ended}
-    with (folder_of(home, run_id) / "nodes.jsonl").open("ab", buffering=0) as file:
-        before = os.fstat(file.fileno()).st_size
-        try:
-            _write_whole(file.fileno(), f"{json.dumps(line, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
-            os.fsync(file.fileno())
-        except OSError:
-            os.ftruncate(file.fileno(), before)  # half a line, written before the disk was full, would damage the next line
-            raise
+    """Appends the new state of a node to the run's nodes.jsonl. A line that cannot be written is an OSError (files.append_durably)."""
+    named = manifest.recorded_digest(home / "artifacts" / artifact) if artifact else ""
+    line: NodeLine = {
+        "node": node, "state": state, "artifact": artifact, "manifest": named, "seconds": round(seconds, 3), "message": message, "ended": utc_now(),
+    }  # fmt: skip
+    append_durably(folder_of(home, run_id) / NODES, f"{json.dumps(line, ensure_ascii=False)}\n".encode("utf-8", "backslashreplace"))
 
 
 def end_run(home: Path, run_id: str, state: RunState) -> None:
     """Records how a run ended. state: one of ENDS."""
-    nodes = folder_of(home, run_id) / "nodes.jsonl"
-    count = len(nodes.read_bytes().splitlines()) if nodes.is_file() else 0
-    end: _End = {"state": state, "ended": utc_now(), "nodes": count}
-    write_durably(folder_of(home, run_id) / "end.json", json.dumps(end))
+    folder = folder_of(home, run_id)
+    count = len((folder / NODES).read_bytes().splitlines()) if (folder / NODES).is_file() else 0
+    end: _End = {"state": state, "ended": utc_now(), "nodes": count, "files": files_of(folder)}
+    write_durably(folder / END, json.dumps(end | {"digest": digest_of(end)}))
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Returns name -> sha256 of the files of a run's record that its end.json names."""
+    return {name: sha256_file(folder / name) for name in (RUN, NODES) if (folder / name).is_file()}
+
+
+def digest_of(end: object) -> str:
+    """Returns the digest in an end.json. end: its other fields."""
+    return hashlib.sha256(json.dumps(end, sort_keys=True).encode()).hexdigest()
 
 
 def folder_of(home: Path, run_id: str) -> Path:
@@ -160,18 +170,18 @@ def read_run(home: Path, run_id: str) -> RunRecord:
         ValueError: The record is damaged. The message names the file and the fault.
     """
     folder = folder_of(home, run_id)
-    record = _object(folder / "run.json")
-    ended = (folder / "end.json").is_file()
+    record = _object(folder / RUN)
+    ended = (folder / END).is_file()
     running = not ended and bool(lease.held_by(folder / "lease"))
-    end = _object(folder / "end.json") if ended else {"state": RunState.RUNNING if running else RunState.KILLED, "ended": None}
-    nodes = _lines(folder / "nodes.jsonl", ended)
+    end = _object(folder / END) if ended else {"state": RunState.RUNNING if running else RunState.KILLED, "ended": None}
+    nodes = _lines(folder / NODES, ended)
     if ended and end.get("nodes") != len(nodes):
         raise ValueError(f"nodes.jsonl has {len(nodes)} lines, end.json counts {end.get('nodes')}")
     if ended and end.get("state") not in ENDS:
         raise ValueError(f"end.json: the state is {ascii(end.get('state'))[:100]}")
     if record.get("run_id") != run_id:
         raise ValueError(f"run.json is of the run {ascii(record.get('run_id'))[:100]}")
-    return cast(RunRecord, record | end | {"nodes": nodes})
+    return cast(RunRecord, record | {"state": end.get("state"), "ended": end.get("ended"), "nodes": nodes})
 
 
 def damaged(home: Path, check: Callable[[RunRecord], object]) -> list[tuple[Path, str]]:
@@ -199,9 +209,9 @@ def _check_folder(home: Path, folder: Path, check: Callable[[RunRecord], object]
     Raises:
         ValueError: The folder holds other files of the record, but no run.json.
     """
-    if (folder / "run.json").is_file():
+    if (folder / RUN).is_file():
         check(read_run(home, folder.name))
-    elif (folder / "nodes.jsonl").exists() or (folder / "end.json").exists():
+    elif (folder / NODES).exists() or (folder / END).exists():
         raise ValueError("run.json is missing")
 
 
@@ -251,11 +261,6 @@ def _lines(path: Path, ended: bool) -> list[NodeLine]:
     return found
 
 
-def _write_whole(handle: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(handle, data) :]
-
-
 @contextmanager
 def holding(home: Path, recipe: Recipe, command: Mapping[str, JsonValue]) -> Iterator[str]:
     """Records a new run. While the block runs, holds the run's lease and protects the home against gc.
@@ -283,7 +288,7 @@ def sweep(home: Path) -> None:
     """
 
     def tidy(folder: Path) -> None:
-        if not (folder / "run.json").is_file():
+        if not (folder / RUN).is_file():
             shutil.rmtree(folder)
         for temporary in folder.glob(".*"):
             temporary.unlink()

@@ -92,6 +92,19 @@ def outcome_of(of: Start, own: TracedDocument, steps: Sequence[int]) -> RecordOu
     return undropped_outcome(parts, trained, known=any(of.sequences(node) for node in nodes))
 
 
+def dropped_document(home: Path, run: str) -> tuple[str, str]:
+    """Returns (node, doc_id) of a document that the last of the run's nodes which dropped one dropped. Empty texts if none did. run: an id."""
+    sql = (
+        "SELECT n.node, artifact_id FROM node_run n JOIN side_table s USING (artifact_id) WHERE n.run_id = $1 AND s.kind = 'decisions' "
+        "AND list_contains($2::VARCHAR[], n.node) GROUP BY n.node, artifact_id ORDER BY list_position($2::VARCHAR[], n.node) DESC"
+    )
+    one = "SELECT min(doc_id)::VARCHAR FROM decisions WHERE contains(file, ?) AND verdict = 'dropped'"
+    for node, artifact in database.query(home, sql, [run, list(PIPELINE)])[1]:
+        if found := database.query(home, one, [f"/{artifact}/"])[1][0][0]:
+            return node, str(found)
+    return "", ""
+
+
 def _in_part(of: Start, part: str) -> _Part:
     """Returns the documents of a part of the mixture."""
     if not (file := of.sequences("pretrain")):

@@ -18,7 +18,7 @@ from stages.core.run.gc import collect, collectable
 from stages.core.run.import_artifact import import_artifact
 from stages.core.run.run_removal import RunSize, delete_run, describe_deletion, run_sizes
 from stages.core.store import lease, manifest, names, runs
-from tests.conftest import answered, run_stage
+from tests.conftest import answered, rewrite_manifest, run_stage
 from tests.core.toys import COUNT, WORDS
 
 
@@ -89,8 +89,7 @@ def test_gc_frees_exactly_what_only_the_deleted_run_held(home: Path, deleted: in
 def test_what_others_share_of_its_own_work_is_counted(home: Path) -> None:
     run, (words, count) = run_of(home, ["a"])
     for artifact in (words, count):
-        path = artifact.path / manifest.NAME
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": run}))
+        rewrite_manifest(artifact.path, run_id=run)
     run_of(home, ["a"], factor=2)
     assert describe_deletion(home, run).built_for_others == 1
 
