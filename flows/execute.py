@@ -193,7 +193,7 @@ def _target(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
         raise StageError(
             f"{node} reads {', '.join(missing)}, which is not built for this recipe.",
             where=f"home {session.home}",
-            do=f"Run `loam run {session.arguments} --until {node}` first.",
+            do=f"Run `loam run {session.given} --until {node}{session.options}` first.",
         )
     return target, ready
 

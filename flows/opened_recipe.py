@@ -35,14 +35,16 @@ class Session:
     Attributes:
         imported: node -> the imported artifact that replaces it.
         left_out: what the recipe leaves out of the DAG.
-        arguments: the recipe, settings and home as they were given, quoted for a command that is printed.
+        given: the recipe as it was given, quoted for a command that is printed.
+        options: the settings and the home as they were given, with a blank before each, for such a command.
     """
 
     home: Path
     recipe: Recipe
     imported: Mapping[str, Artifact] = field(default_factory=dict)
     left_out: LeftOut = WHOLE
-    arguments: str = ""
+    given: str = ""
+    options: str = ""
 
     @property
     def off(self) -> Mapping[str, str]:
@@ -114,8 +116,8 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     refuse_missing_packages(checked.runtime.trackers)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
-    given = [recipe, *(word for setting in settings for word in ("--set", setting)), *(["--home", home] if home else [])]
-    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked), shlex.join(given))
+    options = "".join(f" {name} {shlex.quote(value)}" for name, value in (*(("--set", one) for one in settings), ("--home", home)) if value)
+    session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked), shlex.quote(recipe), options)
     refuse_missing_headers(checked, session.imported, session.off)
     refuse_unfit_replay(checked, session.imported, session.off)
     return session
@@ -179,7 +181,7 @@ def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> 
         return
     first = broken[0]
     assert first.artifact is not None
-    error = integrity.damaged(first.artifact, first.why, session.arguments)
+    error = integrity.damaged(first.artifact, first.why, session.given, session.options)
     others = f"; damaged too: {', '.join(step.node for step in broken[1:])}" if len(broken) > 1 else ""
     raise VerificationError(error.what.rstrip(".") + others + ".", where=error.where, do=error.do)
 

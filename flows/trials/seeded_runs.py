@@ -76,7 +76,7 @@ def with_training_seed(session: Session, number: int) -> Session:
     seed = training_seed(session) + number
     config = session.recipe.sections[TRAINED].model_copy(update={"seed": seed})
     recipe = replace(session.recipe, sections={**session.recipe.sections, TRAINED: config})
-    return replace(session, recipe=recipe, arguments=f"{session.arguments} --set {SEED}={seed}")
+    return replace(session, recipe=recipe, options=f"{session.options} --set {SEED}={seed}")
 
 
 def deciding_content(session: Session) -> dict[str, JsonValue]:

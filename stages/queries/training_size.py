@@ -45,7 +45,6 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     shape = model_shape(recipe, built, plan.off)
     rows = []
     if shape is not None:
-        rows.append(("model class", shape.architecture))
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))

@@ -123,7 +123,7 @@ def test_a_checkpoint_that_a_recipe_without_pretraining_imports_is_not_trained(t
     (tmp_path / "t.yaml").write_text("name: toy\nimport: {sft: x}\n")
     recipe = load_recipe(str(tmp_path / "t.yaml"), {"sft": WORDS.config})
     rows = training_size(recipe, Plan((Planned("sft", "imported", (), Artifact(tmp_path, times)),)))
-    assert [name for name, _ in rows] == ["model class", "parameters", "one checkpoint", "built so far"]
+    assert [name for name, _ in rows] == ["parameters", "one checkpoint", "built so far"]
 
 
 def test_the_memory_of_a_rank_follows_from_runtime_settings_and_shape() -> None:

@@ -95,12 +95,12 @@ def forget(home: Path, artifact: str) -> None:
             file.parent.rmdir()
 
 
-def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> VerificationError:
-    """Returns the error to raise for a damaged artifact. recipe: a file, a name or a run from which it can be built again."""
+def damaged(artifact: Artifact, wrong: Sequence[str], recipe: str, options: str = "") -> VerificationError:
+    """Returns the error to raise for a damaged artifact. recipe: a file, a name or a run from which it can be built again, with these options."""
     more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
     name = f"{manifest.as_published(artifact).manifest['alias']} ({artifact.path.parent.name}/{artifact.path.name})"
     return VerificationError(
-        f"{name} is damaged: {'; '.join(wrong[:SHOWN])}{more}.", where=str(artifact.path), do=remedy(artifact, recipe)
+        f"{name} is damaged: {'; '.join(wrong[:SHOWN])}{more}.", where=str(artifact.path), do=remedy(artifact, recipe, options)
     )  # fmt: skip
 
 
@@ -110,17 +110,15 @@ def refuse_damaged(artifact: Artifact, wrong: Sequence[str], recipe: str) -> NoR
     raise error
 
 
-def remedy(artifact: Artifact, recipe: str) -> str:
+def remedy(artifact: Artifact, recipe: str, options: str = "") -> str:
     """Returns a sentence that says how to repair a damaged artifact."""
     was, copy = manifest.as_published(artifact), manifest.copy_path(artifact.path)
-    node, restore = (
-        was.manifest["node"],
-        f"Put {copy} in the place of the manifest, or " if recorded.faults(artifact) and copy.is_file() else "",
-    )
+    node = was.manifest["node"]
+    restore = f"Put {copy} in the place of the manifest, or " if recorded.faults(artifact) and copy.is_file() else ""
     if manifest.is_imported(was):
         advice = f"Import it again from where it came: `loam lineage import {node} FILES --provenance TEXT`; it keeps its name."
     else:
-        advice = f"Build it again: `loam stage {node} {recipe} --force`, then the same command."
+        advice = f"Build it again: `loam stage {node} {recipe} --force{options}`, then the same command."
     return restore + advice[0].lower() + advice[1:] if restore else advice
 
 
