@@ -13,18 +13,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flows.prefect_events.event_sender import READY
+from flows.prefect_events.event_sender import READY, ShownAs
 from stages.core.contract.errors import StageError
 from stages.core.contract.states import NodeState
 from stages.core.run.runner import Event, Report, Result
 from stages.core.store import manifest
 
-LOOK_S, ANSWER_S, TRIES = 1.0, 10.0, 3
+LOOK_S, ANSWER_S, TRIES = 1.0, 20.0, 3
 """Seconds between two questions whether the server is there, seconds to answer, and questions without an answer after which it is not."""
 
 Messages = Iterator[list[Any]]
@@ -45,7 +45,7 @@ def main(home: str, shown_as: str) -> int:
         return 1
     _tell(READY)
     threading.Thread(target=_end_with_server, daemon=True).start()
-    return _repeat(Path(home), json.loads(shown_as), map(json.loads, sys.stdin))
+    return _repeat(Path(home), ShownAs(**json.loads(shown_as)), map(json.loads, sys.stdin))
 
 
 def _tell(line: str) -> None:
@@ -84,11 +84,14 @@ def _end_with_server() -> None:
     missed = 0
     while missed < TRIES:
         time.sleep(LOOK_S)
-        missed = missed + 1 if refusal() else 0
+        refused = refusal()
+        missed = missed + 1 if refused else 0
+    sys.stderr.write(f"{refused[0] if refused else ''}\n")
+    sys.stderr.flush()
     os._exit(1)
 
 
-def _repeat(home: Path, shown_as: Mapping[str, Any], messages: Messages) -> int:
+def _repeat(home: Path, shown_as: ShownAs, messages: Messages) -> int:
     """Returns the exit code after repeating a run as a flow."""
     from prefect import flow
 
@@ -106,12 +109,15 @@ def _repeat(home: Path, shown_as: Mapping[str, Any], messages: Messages) -> int:
                 return run_id
         raise KeyboardInterrupt
 
-    shown = flow(name=shown_as["command"]["flow"], flow_run_name=lambda: shown_as["name"], persist_result=False)(repeated)
+    shown = flow(name=str(shown_as.command["flow"]), flow_run_name=lambda: shown_as.name, persist_result=False)(repeated)
     try:
-        state = shown(shown_as["command"], return_state=True)
+        state = shown(shown_as.command, return_state=True)
     except KeyboardInterrupt:
         return 0  # Prefect has recorded it
-    return 0 if state.is_completed() or isinstance(state.result(raise_on_failure=False), StageError) else 1
+    if state.is_completed() or isinstance(error := state.result(raise_on_failure=False), StageError):
+        return 0
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    return 1
 
 
 def _result(home: Path, node: str, messages: Messages, report: Report) -> Result:

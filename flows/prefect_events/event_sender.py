@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO
 
 from flows.execute import Perform, perform_here
 from flows.opened_recipe import ROOT
@@ -51,13 +50,13 @@ class ShownRun:
         perform: Performs its nodes.
         url: The server's address; empty if the run is not shown.
         run_id: The run, when it is done.
-        lost: Whether Prefect does not show all of it.
+        lost: Why Prefect does not show all of it; empty if it does.
     """
 
     perform: Perform = perform_here
     url: str = ""
     run_id: str = ""
-    lost: bool = False
+    lost: str = ""
 
     def refuse_lost(self) -> None:
         """Tells what became of the run.
@@ -67,7 +66,11 @@ class ShownRun:
         """
         if self.lost:
             do = "Nothing needs to be built again. Start the server again before the next run, or unset PREFECT_API_URL."
-            raise StageError(f"{LOST}. The run {self.run_id} is done and recorded; Prefect does not show its end.", where=self.url, do=do)
+            raise StageError(
+                f"{LOST}. The run {self.run_id} is done and recorded; Prefect does not show its end.",
+                where=f"{self.url}: {self.lost}",
+                do=do,
+            )
 
 
 @contextmanager
@@ -94,8 +97,8 @@ def shown_in_prefect(home: Path, start: bool, shown_as: ShownAs) -> Iterator[Sho
             yield shown
         except BaseException as error:
             sender.send("failed", _said(error))
-            if sender.end(END_S if isinstance(error, Exception) else STOP_TIMEOUT_S):
-                error.add_note(f"{LOST} ({shown.url}).")
+            if lost := sender.end(END_S if isinstance(error, Exception) else STOP_TIMEOUT_S):
+                error.add_note(f"{LOST} ({shown.url}: {lost}).")
             raise
         sender.send("done", shown.run_id)
         shown.lost = sender.end(END_S)
@@ -108,17 +111,17 @@ class _Sender:
         """Starts the process, and waits until it has reached the server. A server that does not answer is a StageError."""
         self.queue: SimpleQueue[list[object] | None] = SimpleQueue()
         command = [sys.executable, "-m", "flows.prefect_events.event_receiver", str(home), json.dumps(asdict(shown_as))]
-        with tempfile.TemporaryFile() as errors:
-            self.process = subprocess.Popen(
-                command, env=environment, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-                start_new_session=True, preexec_fn=prepare_child,
-            )  # fmt: skip
-            try:
-                self._refuse_unready(environment["PREFECT_API_URL"], errors)
-            except BaseException:
-                self.process.kill()
-                self.process.wait(STOP_TIMEOUT_S)
-                raise
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - it is read at the end
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+            start_new_session=True, preexec_fn=prepare_child,
+        )  # fmt: skip
+        try:
+            self._refuse_unready(environment["PREFECT_API_URL"])
+        except BaseException:
+            self.process.kill()
+            self.process.wait(STOP_TIMEOUT_S)
+            raise
         self.thread = threading.Thread(target=self._write, daemon=True, name="prefect events")
         self.thread.start()
 
@@ -147,14 +150,14 @@ class _Sender:
         if self.process.poll() is None:
             self.queue.put([kind, *values])
 
-    def end(self, seconds: float) -> bool:
+    def end(self, seconds: float) -> str:
         """Gives the process time to repeat what it was sent, then ends it.
 
         Args:
             seconds: The time.
 
         Returns:
-            Whether Prefect does not have all of it.
+            Why Prefect does not have all of it; empty if it has.
         """
         self.queue.put(None)
         try:
@@ -163,9 +166,14 @@ class _Sender:
             self.process.kill()
             self.process.wait(STOP_TIMEOUT_S)
         self.thread.join(STOP_TIMEOUT_S)
-        return self.process.returncode != 0
+        return "" if self.process.returncode == 0 else self._last_words() or f"it did not end within {seconds:.0f} s"
 
-    def _refuse_unready(self, url: str, errors: IO[bytes]) -> None:
+    def _last_words(self) -> str:
+        """Returns the last line that the process wrote on standard error."""
+        self.errors.seek(0)
+        return redact((self.errors.read().decode(errors="replace").strip().splitlines() or [""])[-1])
+
+    def _refuse_unready(self, url: str) -> None:
         """Waits for the first line of the process.
 
         Raises:
@@ -176,11 +184,8 @@ class _Sender:
         if line == READY:
             return
         if not line:
-            errors.seek(0)
-            line = (errors.read().decode(errors="replace").strip().splitlines() or [""])[-1]
-            raise StageError(
-                f"The run cannot be shown in Prefect: {redact(line)}", where=url, do="Unset PREFECT_API_URL to run without it."
-            )
+            what, do = f"The run cannot be shown in Prefect: {self._last_words()}", "Unset PREFECT_API_URL to run without it."
+            raise StageError(what, where=redact(url), do=do)
         what, do = json.loads(line)
         raise StageError(redact(what), where=redact(url), do=do)
 

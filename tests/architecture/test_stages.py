@@ -89,7 +89,7 @@ def test_every_dependency_is_pinned() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     pinned = {re.split("[=<>]", line)[0].lower().replace("_", "-") for line in (PROJECT / "constraints.txt").read_text().splitlines()}
     for need in [*project["dependencies"], *project["optional-dependencies"]["test"]]:
-        assert re.split("[=<>]", need)[0].lower().replace("_", "-") in pinned, need
+        assert re.split(r"[\[=<>]", need)[0].lower().replace("_", "-") in pinned, need
 
 
 def test_no_broad_handlers_outside_the_runner() -> None:
@@ -102,4 +102,4 @@ def test_no_broad_handlers_outside_the_runner() -> None:
                     name = ast.unparse(node.type) if node.type else "everything"
                     if name in ("everything", "Exception", "BaseException"):
                         assert any(isinstance(n, ast.Raise) for n in ast.walk(node)), f"{path}:{node.lineno} swallows {name}"
-                        assert path.name == "execute.py", f"{path}:{node.lineno} catches {name}"
+                        assert path.name in ("execute.py", "event_sender.py"), f"{path}:{node.lineno} catches {name}"
