@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from stages.text.warc.framing import WarcLimits
@@ -31,6 +32,7 @@ CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\n]*)?\r?\n")
 BOUNDARY = re.compile(rb"\r\n(?=[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]{0,1000})?\r\n)")
 BAD_SIZE = re.compile(rb"[ \t]*[^\s<]{1,16}[ \t]*\r\n")  # a line in the place of a chunk size
 CUT_SIZE = re.compile(rb"\s*(?:[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]*)?)?\s*")  # all that is left where the transfer broke off before a chunk
+MOST_BOUNDARIES = 10_000  # lines that look like a chunk size, of which each is examined; a body made of them is not worth the time
 TRAILERS = re.compile(rb"(?:[!-9;-~]+:[^\n]*\n){0,100}\s*")  # header fields after the last chunk
 NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters without those of lines and of ISO-2022-JP
 WIDE_STARTS = (b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")  # of a page in UTF-16
@@ -320,7 +322,7 @@ def _dechunked(body: bytes) -> tuple[bytes, list[BodyFault]]:
 
 def _boundary(body: bytes, at: int) -> re.Match[bytes] | None:
     """Returns the end of line between two chunks, at or after `at`, whose second chunk is followed by a third or by the end; None without one."""
-    for found in BOUNDARY.finditer(body, at):
+    for found in islice(BOUNDARY.finditer(body, at), MOST_BOUNDARIES):
         chunk = CHUNK.match(body, found.end())
         if chunk is None:
             continue
