@@ -17,7 +17,7 @@ import numpy as np
 
 from stages.text.basics.native import compiled
 from stages.text.basics.nfc import compose
-from stages.text.match.words import hash_words, joined, windows
+from stages.text.match.words import SIXTHS, hash_words, joined
 
 SIGNATURE_VERSION = 2  # raise this when words, shingles, text hashes or band keys change: published signatures are then not comparable
 TEXT_HASH_BYTES = 16
@@ -35,11 +35,10 @@ def shingle_lists(data: np.ndarray, starts: np.ndarray, n: int) -> tuple[np.ndar
     data, starts: texts in the form that `words.joined` returns. n: words per shingle.
     """
     words = hash_words(data, starts)
-    lengths = windows(words, n)
-    powers = np.array([1] + [_BASE] * int(lengths.max(initial=0)), np.uint64).cumprod()
-    values, offsets = np.empty(np.count_nonzero(lengths), np.uint64), np.empty(len(starts), np.int64)
-    compiled(_roll)(words.hashes, words.offsets, lengths, powers, values, offsets)
-    return values, offsets
+    powers = np.array([1] + [_BASE] * (3 * n), np.uint64).cumprod()  # a character counts as a third of a word at least
+    values, offsets = np.empty(len(words.hashes), np.uint64), np.empty(len(starts), np.int64)
+    count = compiled(_roll)(words.hashes, words.sixths, words.offsets, SIXTHS * n, powers, values, offsets)
+    return values[:count], offsets
 
 
 def shingles(text: str, n: int) -> np.ndarray:
@@ -144,27 +143,36 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return common / union if union else 0.0
 
 
-def _roll(words, word_offsets, lengths, powers, values, offsets):  # type: ignore[no-untyped-def]
-    """Kernel. Fills values with a polynomial hash modulo 2**64 of each window, and offsets with the first window of each text.
+def _roll(words, sixths, word_offsets, least, powers, values, offsets):  # type: ignore[no-untyped-def]
+    """Returns the number of shingles. Kernel.
 
-    lengths: words in the window that begins at each word, from `windows`. powers: powers of the base from 0 on.
+    Fills values with a polynomial hash modulo 2**64 of each window, as `windows` has them, and offsets with the first one of each text.
+    least: sixths of a word in a window. powers: powers of the base from 0 on.
     """
     base = np.uint64(0x9E3779B97F4A7C15)
     out = 0
     for text in range(len(offsets) - 1):
         offsets[text] = out
-        stop = word_offsets[text]
-        value = np.uint64(0)
-        for word in range(stop, word_offsets[text + 1]):
-            if not lengths[word]:
-                break
-            while stop < word + lengths[word]:
+        begin, end = word_offsets[text], word_offsets[text + 1]
+        stop, size, value = begin, 0, np.uint64(0)
+        for word in range(begin, end):
+            while size < least and stop < end:
                 value = value * base + words[stop]
+                size += int(sixths[stop])
                 stop += 1
+            if size < least and word > begin:
+                break
             values[out] = value
             out += 1
-            value = value - powers[lengths[word] - 1] * words[word]
+            size -= int(sixths[word])
+            if stop < end and size + int(sixths[stop]) >= least > size:  # as above in the next turn, with one product less to wait for
+                value = value * base + (words[stop] - powers[stop - word] * words[word])
+                size += int(sixths[stop])
+                stop += 1
+            else:
+                value = value - powers[stop - word - 1] * words[word]
     offsets[len(offsets) - 1] = out
+    return out
 
 
 def _minima(values, offsets, a, b, out):  # type: ignore[no-untyped-def]
