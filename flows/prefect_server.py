@@ -76,7 +76,7 @@ def client_environment(home: Path, start: bool) -> Iterator[dict[str, str] | Non
 def served_url(home: Path) -> str:
     """Returns the address of the server of `loam serve` on a home; empty if none answers yet."""
     try:
-        with (home / "prefect" / LOCK).open() as file:
+        with (home / "prefect" / LOCK).open(encoding="utf-8") as file:
             return "" if lock_file(file.fileno(), shared=True) else file.read()
     except FileNotFoundError:
         return ""
@@ -84,7 +84,7 @@ def served_url(home: Path) -> str:
 
 def say_served(home: Path, url: str) -> None:
     """Tells the runs of a home where the server of `loam serve` is. It holds the lock of the main database."""
-    (home / "prefect" / LOCK).write_text(url)
+    (home / "prefect" / LOCK).write_text(url, encoding="utf-8")
 
 
 def start_server(port: int, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
@@ -155,7 +155,7 @@ def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
 def _lock(folder: Path, opened: ExitStack) -> int | None:
     """Returns the file descriptor of the server lock in a folder; None if another process holds the lock."""
     private_folder(folder)  # Prefect does not create it; it must be private, because the database has parameters and log lines
-    file = opened.enter_context((folder / LOCK).open("a"))
+    file = opened.enter_context((folder / LOCK).open("a", encoding="utf-8"))
     if not lock_file(file.fileno()):
         return None
     file.truncate(0)  # the address of a server that is no more

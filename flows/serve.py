@@ -114,7 +114,9 @@ def _reap(ours: set[int]) -> None:
 
 
 def _call(words: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "prefect", *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-800:].replace(environment[AUTH], STRUCK)
         raise StageError(f"`prefect {' '.join(words)}` failed.", do=f"Its last words: {said}")

@@ -136,7 +136,7 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     flagged, unsearched = ({(name, item) for task, item in some for name in names[task]} for some in (found, short))
     scored = _scored_items(items, names)
     scores = [score for model in models for score in _rescored(model, inputs[model].path, scored, flagged, unsearched)]
-    (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n")
+    (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     searches = _searches(Counter(row["task"] for row in read_rows(items, ["task"])), found, short)
     write_rows(out / "searches.parquet", schema(**SEARCHES.types), searches)
     for row in searches:

@@ -203,8 +203,8 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
         files += crawled
         identity += lines
         record_counts = record_counts + counts
-    (out / "files.json").write_text(json.dumps(files, indent=1) + "\n")
-    (out / "identity.jsonl").write_text("".join(map(identity_json, identity)))
+    (out / "files.json").write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    (out / "identity.jsonl").write_text("".join(map(identity_json, identity)), encoding="utf-8")
     pages = record_counts.kept
     summary = {"files": len(files), "bytes": sum(f["bytes"] for f in files), "pages": pages, "sources": len({f["source"] for f in files})}
     return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))

@@ -251,7 +251,7 @@ def _publish(shards: Sequence[Shard[JudgedShard]], config: DedupConfig, verdicts
 
     for name in ("documents.parquet", "decisions.parquet", *(["repeats.parquet"] if config.repeats else []), *SIGNATURE_FILES):
         collect(shards, name, out / "signatures" if name in SIGNATURE_FILES else out)
-    (out / SETTINGS).write_text(config.signature_settings().to_json() + "\n")
+    (out / SETTINGS).write_text(config.signature_settings().to_json() + "\n", encoding="utf-8")
     record_counts = add_record_counts([shard.result for shard in shards])
     exact, near, *old = (record_counts.dropped.get(reason, 0) for reason in REASONS[1:URL_REMOVED])
     proposed, compared, verified = verdicts.counts.tolist()

@@ -146,7 +146,7 @@ def run(config: Encode, inputs: Mapping[str, Artifact], out: Path, ctx: Context)
     counts = [shard.result["tokens"] for shard in shards]
     described = {"dtype": dtype, "vocab_size": vocab_size, "shards": [{"tokens": n} for n in counts]}
     described |= {"bos": bos, "eos": eos, "pad": pad}
-    (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n")
+    (out / "tokens.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     write_canaries(out, inputs["tokenizer"], engine)
     text_bytes = sum(shard.result["bytes"] for shard in shards)
     sizes: Summary = {"documents": record_counts.rows_in, "tokens": sum(counts), "bytes": text_bytes}

@@ -29,7 +29,7 @@ def context_length(artifacts: Mapping[str, Artifact]) -> int:
 
     if "pretrain" in artifacts:
         return read_model_config(artifacts["pretrain"].path / "model.json").max_position_embeddings
-    return int(json.loads((artifacts["mix"].path / "mix.json").read_text())["seq_len"]) if "mix" in artifacts else 0
+    return int(json.loads((artifacts["mix"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"]) if "mix" in artifacts else 0
 
 
 def quoted_documents(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:

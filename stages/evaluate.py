@@ -146,7 +146,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
         for name, values in nll.items():
             scores += _validation_scores(name, values, validation)
             samples += _validation_samples(name, values, validation)
-    (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n")
+    (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n", encoding="utf-8")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
     asked = {name: questions[name] for name in in_chat}
     prompts = generations.prompts(tokenizer, form, config.prompts, asked if config.chat else None, validation)
@@ -176,7 +176,7 @@ def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
     longest = int(model.config.max_position_embeddings)
     if "mixture" not in inputs:
         return longest
-    return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text())["seq_len"]), longest)
+    return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"]), longest)
 
 
 def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:

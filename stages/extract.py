@@ -125,7 +125,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
         StageError: No page has text.
     """
     warc = inputs["warc"].path
-    files: list[WarcFile] = json.loads((warc / "files.json").read_text())
+    files: list[WarcFile] = json.loads((warc / "files.json").read_text(encoding="utf-8"))
     tasks = []
     for number, file in enumerate(files):
         uri = str(warc / file["path"]) if "path" in file else file["uri"]

@@ -187,7 +187,7 @@ def _prepare(config: FilterSettings, classifier: Artifact | None, ctx: Context) 
     lang_model = _local_model(config, ctx)
     if classifier is None:
         return ToolFiles(lists, lang_model)
-    label = json.loads((classifier.path / "classifier.json").read_text())["label"]
+    label = json.loads((classifier.path / "classifier.json").read_text(encoding="utf-8"))["label"]
     return ToolFiles(lists, lang_model, classifier.path / "model.bin", label)
 
 

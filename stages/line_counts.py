@@ -177,7 +177,7 @@ def earlier_counts(files: Sequence[ExternalFile]) -> tuple[Path, ...]:
         folder = Path(file.uri) / COUNTS
         where, do = f"boilerplate.against: {file.uri}", "Name an artifact that boilerplate made, or build it again with this version."
         try:
-            made = json.loads((folder / VERSION).read_text())
+            made = json.loads((folder / VERSION).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RecipeError("The artifact holds no counts of lines.", where=where, do=do) from None
         if made != {"version": KEYS_VERSION}:
@@ -217,7 +217,7 @@ def count_keyed(keyed: Sequence[Shard[KeyedFile]], earlier: Sequence[Path], out:
     files = run_shards(count_file, tasks, ctx, "counts", [shard.result["keys"] for shard in keyed])
     target = out / COUNTS
     target.mkdir()
-    (target / VERSION).write_text(json.dumps({"version": KEYS_VERSION}) + "\n")
+    (target / VERSION).write_text(json.dumps({"version": KEYS_VERSION}) + "\n", encoding="utf-8")
     ranges = max(1, -(-sum(shard.result["keys"] for shard in files) // RANGE_KEYS))
     bounds = [SPAN * i // ranges for i in range(ranges + 1)]
     folders = tuple(shard.path for shard in files)

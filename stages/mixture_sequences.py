@@ -57,7 +57,7 @@ def part_files(tokens: Path, mixture: Path, part: str, seq_len: int) -> Sequence
     from stages.lm.data.reader import SequenceFiles
 
     folder = mixture / part
-    about = json.loads((tokens / "tokens.json").read_text())
+    about = json.loads((tokens / "tokens.json").read_text(encoding="utf-8"))
     shards = tuple(str(tokens / "tokens" / f"{number:05d}.bin") for number in range(len(about["shards"])))
     return SequenceFiles(shards, about["dtype"], str(folder / "segments.npy"), str(folder / "sequences.npy"), seq_len, about["pad"])
 
@@ -87,7 +87,7 @@ def refuse_unfit_mixture(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx
     from stages.lm.data.replayed_sequences import other_length
 
     tokens = inputs[REPLAYED_TOKENS]
-    theirs = json.loads((tokens.path / "tokens.json").read_text())["vocab_size"]
+    theirs = json.loads((tokens.path / "tokens.json").read_text(encoding="utf-8"))["vocab_size"]
     if theirs > shape.vocab_size:
         raise StageError(
             f"sft.replay cannot use the tokens of encode: their vocabulary has {theirs} entries, that of the model {shape.vocab_size}.",

@@ -271,7 +271,7 @@ def _vocabulary(inputs: Mapping[str, Artifact], ctx: Context) -> int:
     from tokenizers import Tokenizer
 
     ours = int(Tokenizer.from_file(str(inputs["tokenizer"].path / "tokenizer.json")).get_vocab_size())
-    theirs = json.loads((inputs["tokens"].path / "tokens.json").read_text())["vocab_size"]
+    theirs = json.loads((inputs["tokens"].path / "tokens.json").read_text(encoding="utf-8"))["vocab_size"]
     if ours != theirs:
         raise StageError(
             f"The tokenizer has {ours} entries, but the tokens were made with a vocabulary of {theirs}.",

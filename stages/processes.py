@@ -76,5 +76,5 @@ def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:
 
 def resident_bytes(name: str) -> int:
     """Returns the memory that this process has resident (VmRSS), or had at most (VmHWM). ru_maxrss also holds that of its parent process."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    (line,) = (line for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024

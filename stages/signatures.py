@@ -92,7 +92,7 @@ def existing_parts(file: ExternalFile, wanted: SignatureSettings) -> Iterator[Pa
     folder = Path(file.uri)
     where, do = f"dedup.against: {folder}", "Name an artifact that dedup made with the same settings, or build it again with these."
     try:
-        made = json.loads((folder / SETTINGS).read_text())
+        made = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError("The artifact to compare with holds no signatures.", where=where, do=do) from None
     if made["version"] != wanted.version or (wanted.near and made["near"] != asdict(wanted.near)):

@@ -201,7 +201,7 @@ def read_tasks(benchmarks: Path, plain_tasks: Collection[str], node: str) -> dic
     Raises:
         StageError: One of plain_tasks is not scored.
     """
-    every: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text())
+    every: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text(encoding="utf-8"))
     tasks = {scored_name(task["name"], task.get("format", "")): task for task in every if task["scored_items"]}
     names = [task["name"] for task in tasks.values()]
     if unknown := sorted(set(plain_tasks) - set(names)):

@@ -114,7 +114,7 @@ def run(config: TextIndex, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
         counts["pieces"] += 1
         for name in ("rows", "texts", "words", "bytes"):
             counts[name] += int(shard.result[name])
-    (out / "text_index.json").write_text(json.dumps(described, indent=1) + "\n")
+    (out / "text_index.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     totals = {name: sum(counts[name] for counts in described.values()) for name in ("pieces", "words", "bytes")}
     rows = {FILES[kind][0]: described[str(kind)]["rows"] for kind in given}
     return Outcome(rows=sum(counts["texts"] for counts in described.values()), summary=totals | rows)

@@ -151,7 +151,7 @@ def _given(config: TrainQuality, out: Path, ctx: Context) -> Outcome:
 
 
 def _finish(out: Path, about: Mapping[str, float | int | str], rows: int = 0) -> Outcome:
-    (out / "classifier.json").write_text(json.dumps(about, indent=1) + "\n")
+    (out / "classifier.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return Outcome(rows=rows, summary=about)
 
 

@@ -97,7 +97,7 @@ def _write_tables(
     from stages.core.tables.parquet import schema, write_columns, write_rows
     from stages.lm.train import training_run
 
-    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     write_rows(
         out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
     )

@@ -18,6 +18,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from cyclopts import (
@@ -78,6 +79,7 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     home = ""
     connect_to_loopback_directly(os.environ)
+    _print_in_any_encoding()
     try:
         if node := stage_help.named_node(words):
             return stage_help.print_stage_help(node, "--json" in words)
@@ -108,6 +110,18 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"loam: {redact(str(clear))}", error=True)
         _say_notes(error)
         return clear.exit_code
+
+
+def _print_in_any_encoding() -> None:
+    """Lets this process print characters that the terminal's encoding lacks, and its children use UTF-8.
+
+    A locale without UTF-8 has no character for the ellipsis of a message. Ours name the encoding of every file (tests/architecture), but a
+    library in a worker or a rank may not; PYTHONUTF8 decides for these.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    os.environ["PYTHONUTF8"] = "1"
 
 
 def _how_to_go_on(words: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ def answer_run(common: Common, home: Path, run_id: str) -> None:
 
     nodes = lineage.node_rows(home, run_id)
     report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
-    results = json.loads((report / "results.json").read_text()) if report else []
+    results = json.loads((report / "results.json").read_text(encoding="utf-8")) if report else []
     page = str(report / "report.html") if report else None
 
     def show() -> None:

@@ -115,7 +115,7 @@ class _Sender:
         self.process = subprocess.Popen(
             command, env=environment, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
             start_new_session=True, preexec_fn=prepare_child,
-        )  # fmt: skip
+        encoding="utf-8")  # fmt: skip
         try:
             self._refuse_unready(environment["PREFECT_API_URL"])
         except BaseException:

@@ -33,7 +33,7 @@ def mixture_table(recipe: Recipe, built: Mapping[str, Artifact | None], reads: M
     """
     mix = built.get("mix")
     if mix is not None:
-        described = json.loads((mix.path / "mix.json").read_text())
+        described = json.loads((mix.path / "mix.json").read_text(encoding="utf-8"))
         shares = described["shares"]
         if any(one["phase"] or one["bucket"] for one in shares):
             return [_row(one["phase"], one["source"], one["bucket"], one["train_tokens"], one["available_tokens"]) for one in shares]

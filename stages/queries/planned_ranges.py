@@ -31,7 +31,7 @@ def planned_ranges(mix: Any, built: Artifact | None = None) -> tuple[SequenceRan
     from stages.lm.data.phases import SequenceRange
 
     if built is not None:
-        found = json.loads((built.path / "mix.json").read_text())["ranges"]
+        found = json.loads((built.path / "mix.json").read_text(encoding="utf-8"))["ranges"]
         return tuple(SequenceRange(one["start_sequence"], one["sequences"], one["seq_len"]) for one in found)
     ranges, start = [], 0
     for phase in getattr(mix, "phases", ()):

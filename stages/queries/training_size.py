@@ -72,7 +72,7 @@ def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Colle
     mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
     seq_len = getattr(mix, "seq_len", None)
     if "mix" in imported:
-        seq_len = json.loads((imported["mix"].path / "mix.json").read_text())["seq_len"] if imported["mix"] else None
+        seq_len = json.loads((imported["mix"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"] if imported["mix"] else None
     vocab_size = getattr(tokenizer, "vocab_size", None)
     if "train_tokenizer" in imported:
         vocab_size = imported["train_tokenizer"].summary["vocab_size"] if imported["train_tokenizer"] else None

@@ -109,7 +109,7 @@ def all_memory() -> int:
     found = 0
     for pid in pids:
         try:
-            found += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
+            found += int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * page
         except OSError:
             continue
     return found

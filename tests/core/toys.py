@@ -59,7 +59,7 @@ def run_words(config: WordsConfig, inputs: Mapping[str, Artifact], out: Path, ct
     """Writes one file per word."""
     words = list(config.words)
     for file in ctx.files("files"):
-        words += Path(file.uri).read_text().split("\n")
+        words += Path(file.uri).read_text(encoding="utf-8").split("\n")
     kept = []
     for position, word in enumerate(words):
         if word:

@@ -53,7 +53,7 @@ def write_items(path: Path) -> Path:
     for number in range(ESSAYS, ESSAYS + ITEMS):
         *before, last = essay(number).split(". ")
         items.append({"context": ". ".join(before) + ".", "continuation": last})
-    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    path.write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
     return path
 
 

@@ -188,7 +188,7 @@ def test_a_printed_command_names_recipe_settings_and_home_as_they_were_given(
     """The recipe's name alone finds no file, and without --set the command builds another artifact."""
     monkeypatch.chdir(tmp_path)
     recipe = Path("my recipe.yaml")
-    recipe.write_text("name: toy\nconversations: {files: [x.jsonl]}\nmix: {total_tokens: 1000}\n")
+    recipe.write_text("name: toy\nconversations: {files: [x.jsonl]}\nmix: {total_tokens: 1000}\n", encoding="utf-8")
     home = tmp_path / "a home"
     session = open_session(str(recipe), ("seed=3", "mix.validation_frac=0.2"), str(home))
     assert shlex.split(session.given + session.options) == [

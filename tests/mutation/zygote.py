@@ -135,7 +135,7 @@ def run(job: dict[str, Any], folder: Path, pipe: int) -> None:
         output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT, 0o600)
         for number, handle in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(handle, number)
-        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+        sys.stdin, sys.stdout, sys.stderr = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8"), open(2, "w", encoding="utf-8")  # noqa: SIM115
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -37,7 +37,7 @@ def test_the_keys_at_the_top_are_those_that_a_recipe_may_have(tmp_path: Path) ->
     named = {one.name for one in TOP_SETTINGS}
     resolved = load_recipe("tiny", config_classes()).resolved()
     assert named - {"anchors"} == set(resolved) - set(STAGES) - {"runtime"}
-    text = Path("configs/tiny.yaml").read_text()
+    text = Path("configs/tiny.yaml").read_text(encoding="utf-8")
     given = [f"{name}: {{}}" for name in sorted(named) if f"\n{name}:" not in f"\n{text}"]
     (tmp_path / "r.yaml").write_text(text + "\n".join(given) + "\n")
     assert open_session(str(tmp_path / "r.yaml"), home=str(tmp_path)).recipe.name == "tiny"  # none of them is an unknown section

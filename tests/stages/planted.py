@@ -34,7 +34,7 @@ def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         for member in sorted((m for m in archive if m.isfile()), key=lambda m: m.name):
             file = archive.extractfile(member)
             assert file
-            for number, row in enumerate(csv.DictReader(io.TextIOWrapper(file))):
+            for number, row in enumerate(csv.DictReader(io.TextIOWrapper(file, encoding="utf-8"))):
                 yield (
                     f"{path.name.partition('_')[0]}-{Path(member.name).stem}",
                     str(number),

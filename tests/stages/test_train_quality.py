@@ -82,7 +82,7 @@ def test_texts_that_do_not_differ_are_not_told_apart(tmp_path: Path) -> None:
 
 
 def test_every_format_of_texts(crawl: Artifact, tmp_path: Path) -> None:
-    lines = Path(weather(tmp_path / "good.jsonl")).read_text().splitlines()
+    lines = Path(weather(tmp_path / "good.jsonl")).read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     (tmp_path / "good.txt").write_text("\n \n\n".join(text.replace(", ", ",\n") for text in texts))
     write_rows(tmp_path / "good.parquet", schema(text="string"), [{"text": text} for text in texts])
@@ -142,7 +142,7 @@ def test_vectors_that_would_not_be_initialised_are_refused(crawl: Artifact, tmp_
 
 def test_records_without_a_text_count_as_bad(crawl: Artifact, tmp_path: Path) -> None:
     path = Path(weather(tmp_path / "good.jsonl"))
-    path.write_text(path.read_text() + '{"body": "x"}\n')
+    path.write_text(path.read_text(encoding="utf-8") + '{"body": "x"}\n', encoding="utf-8")
     with pytest.raises(StageError, match="no text in 'text'"):
         run_stage(STAGE, {"positives": [str(path)], **FAST}, {"documents": crawl}, tmp_path)
     run_stage(STAGE, {"positives": [str(path)], **FAST, "max_bad_records": 1}, {"documents": crawl}, tmp_path)

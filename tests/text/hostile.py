@@ -130,7 +130,7 @@ def largest(name: str, limit_chars: int = MAX_CHARS) -> int:
 
 def _peak_kib() -> int:
     """Returns the most memory that this program has held; ru_maxrss would count what ran in its process before it."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found
     return int(found[1])
 

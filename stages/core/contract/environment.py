@@ -43,7 +43,10 @@ def hardware() -> Hardware:
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
-        model = next((line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")), model)
+        model = next(
+            (line.partition(":")[2].strip() for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")),
+            model,
+        )
     return {
         "machine": platform.machine(),
         "processor": model,
@@ -59,7 +62,7 @@ def gpus() -> list[str]:
     root = Path("/proc/driver/nvidia/gpus")
     names: list[str] = []
     for info in sorted(root.glob("*/information")) if root.is_dir() else []:
-        names.extend(line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("Model"))
+        names.extend(line.partition(":")[2].strip() for line in info.read_text(encoding="utf-8").splitlines() if line.startswith("Model"))
     return names
 
 

@@ -179,7 +179,7 @@ def _content(path: Path) -> bytes:
 
 def _git(*words: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(PROJECT), *words], capture_output=True, check=False, errors="replace")
+        done = subprocess.run(["git", "-C", str(PROJECT), *words], capture_output=True, check=False, encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return ""
     return done.stdout if done.returncode == 0 else ""

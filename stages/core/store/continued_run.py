@@ -34,7 +34,7 @@ def refuse_taken(home: Path, name: str, recipe: Recipe) -> None:
 
 def give_name(home: Path, name: str, run_id: str, recipe: Recipe) -> None:
     """Gives a run a name, which it takes from a stopped run of the same recipe if that has it. Raises the errors of `_stopped_run`."""
-    with (home / "counters.lock").open("a") as lock:
+    with (home / "counters.lock").open("a", encoding="utf-8") as lock:
         lock_file(lock.fileno(), wait=True)
         names.give_name(home, name, run_id, move=bool(_stopped_run(home, name, recipe)))
 

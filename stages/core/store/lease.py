@@ -123,7 +123,7 @@ def is_live(path: Path, clock: Clock = time.monotonic) -> bool:
 def boot_id() -> str:
     """Returns the id that Linux creates at every boot. Empty on other systems."""
     file = Path("/proc/sys/kernel/random/boot_id")
-    return file.read_text().strip() if file.is_file() else ""
+    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
 
 
 def _acquire(path: Path, waiting: Callable[[str], None], clock: Clock) -> int:

@@ -99,7 +99,7 @@ def path_part(text: str) -> str:
 def next_number(home: Path, counter: str) -> int:
     """Returns the next number of a counter: 1, 2, 3 … A killed process may leave a gap."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "counters.lock").open("a") as lock:
+    with (home / "counters.lock").open("a", encoding="utf-8") as lock:
         lock_file(lock.fileno(), wait=True)
         for left in home.glob(f".{COUNTERS}.*"):
             left.unlink()  # a killed writer left it; only the holder of the lock writes

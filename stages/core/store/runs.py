@@ -321,7 +321,7 @@ def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
-        handle = (home / "home.lock").open("a+")
+        handle = (home / "home.lock").open("a+", encoding="utf-8")
     except OSError as error:
         raise RecipeError(
             "The home folder cannot be written.", where=str(error.filename or home), do="Correct its permissions or set --home."

@@ -117,7 +117,7 @@ class Meter:
         """Writes the counts to the file that the stage reads, by a rename, so that it is never read half-written."""
         values = {"documents": self.documents, "size_bytes": self.size_bytes, "share": self.share, "dropped": dict(self.dropped)}
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
-        fresh.write_text(json.dumps(values))
+        fresh.write_text(json.dumps(values), encoding="utf-8")
         os.replace(fresh, path)
 
 
@@ -151,7 +151,7 @@ def run_shards(
         jobs = [partial(_one, work, _folder(root, i), tasks[i]) for i in missing]
         _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
     folders = [_folder(root, i) for i in range(len(tasks))]
-    return [Shard(i, folder, json.loads((folder / "result.json").read_text())) for i, folder in enumerate(folders)]
+    return [Shard(i, folder, json.loads((folder / "result.json").read_text(encoding="utf-8"))) for i, folder in enumerate(folders)]
 
 
 def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]:
@@ -189,7 +189,7 @@ def _one(work: ShardFunction[Task, Result], folder: Path, task: Task) -> None:
     meter = Meter(_running(folder))
     result = work(partial_folder, task, meter)
     meter.write(partial_folder / MEASURE)
-    (partial_folder / "result.json").write_text(json.dumps(result))
+    (partial_folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     for path in (*partial_folder.rglob("*"), partial_folder):
         fsync(path)
     os.replace(partial_folder, folder)
@@ -251,7 +251,7 @@ class _Progress:
 
 def _read_counts(path: Path) -> Counts:
     """Returns the counts that `Meter.write` wrote."""
-    values = json.loads(path.read_text())
+    values = json.loads(path.read_text(encoding="utf-8"))
     return Counts(values["documents"], values["size_bytes"], values["share"], Counter(values["dropped"]))
 
 

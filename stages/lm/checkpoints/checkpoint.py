@@ -118,14 +118,14 @@ def write_part(copy: HostCopy, partial: Path, rank: int, tick: Callable[[], None
     path, told = partial / "shards" / f"{rank:05d}.safetensors", sum_path(partial, rank)
     _save_shard(copy.tensors, copy.begins, path)
     copy.tensors.clear()
-    told.with_suffix(".part").write_text(json.dumps(asdict(describe(path, partial, tick))))
+    told.with_suffix(".part").write_text(json.dumps(asdict(describe(path, partial, tick))), encoding="utf-8")
     os.replace(told.with_suffix(".part"), told)
 
 
 def commit(partial: Path, folder: Path, trainer: Trainer) -> None:
     """Makes `folder` of `partial`, in which all ranks have written their parts. It appears complete or not at all."""
     sums = [sum_path(partial, rank) for rank in range(trainer.ranks)]
-    files = [RecordedFile(**json.loads(path.read_text())) for path in sums]
+    files = [RecordedFile(**json.loads(path.read_text(encoding="utf-8"))) for path in sums]
     _write_json(partial / "trainer.json", trainer)
     _write_json(partial / "checkpoint.json", CheckpointRecord(FORMAT, [*files, describe(partial / "trainer.json", partial)]))
     for path in sums:
@@ -337,7 +337,7 @@ def _save_shard(tensors: dict[str, Tensor], begins: dict[str, int], path: Path) 
 
 
 def _write_json(path: Path, value: Trainer | CheckpointRecord) -> None:
-    path.write_text(json.dumps(asdict(value), indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(asdict(value), indent=1, sort_keys=True) + "\n", encoding="utf-8")
     _sync(path)
 
 

@@ -147,7 +147,7 @@ def fault_of(
 
 def write_receipt(receipt: Receipt, folder: Path) -> None:
     """Writes receipt.json into a folder."""
-    (folder / NAME).write_text(json.dumps(asdict(receipt), indent=1) + "\n")
+    (folder / NAME).write_text(json.dumps(asdict(receipt), indent=1) + "\n", encoding="utf-8")
 
 
 def read_receipt(folder: Path) -> Receipt:

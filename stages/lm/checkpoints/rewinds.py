@@ -80,7 +80,7 @@ def read_rewinds(folder: Path, fingerprint: str) -> tuple[Rewind, ...]:
 def write_rewinds(folder: Path, fingerprint: str, rewinds: Sequence[Rewind]) -> None:
     """Writes the file. When the function returns, it is on disk; after a kill before that, the file from before is."""
     partial = folder / f"{NAME}.partial"
-    with partial.open("w") as file:
+    with partial.open("w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(_File(fingerprint, tuple(rewinds))), indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())

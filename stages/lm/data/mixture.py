@@ -99,7 +99,7 @@ class Mixture:
 
 def write_mixture(mixture: Mixture, path: Path) -> Path:
     """Returns the path, after writing the mixture as JSON."""
-    path.write_text(json.dumps(asdict(mixture), indent=1) + "\n")
+    path.write_text(json.dumps(asdict(mixture), indent=1) + "\n", encoding="utf-8")
     return path
 
 

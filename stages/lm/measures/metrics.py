@@ -46,7 +46,7 @@ def open_metrics(path: Path, step: int) -> MetricsFile:
     """Returns the file, opened for appending after `step`; first removes the lines of later steps and an incomplete last line."""
     kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
     partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    partial.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
     os.replace(partial, path)
     return MetricsFile(path.open("ab"))
 
@@ -55,7 +55,7 @@ def read_metrics(path: Path) -> list[MetricLine]:
     """Returns all complete lines, in order."""
     if not path.exists():
         return []
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 

@@ -167,9 +167,9 @@ class ModelConfig(ModelShape):
 
 def write_model_config(config: ModelConfig, path: Path) -> None:
     """Writes model.json with sorted keys, so equal configs give equal bytes."""
-    path.write_text(json.dumps(config.to_json(), indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(config.to_json(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def read_model_config(path: Path) -> ModelConfig:
     """Returns the config in a model.json."""
-    return ModelConfig.model_validate_json(path.read_text())
+    return ModelConfig.model_validate_json(path.read_text(encoding="utf-8"))

@@ -91,7 +91,7 @@ def open_heartbeat(scratch: Path, rank: int) -> Heartbeat:
 def read_beat(path: Path) -> Beat:
     """Returns the newest beat in a heartbeat file. A rank without a complete beat is at place 0."""
     try:
-        count, place, step, activity = path.read_text().split(" ", 3)
+        count, place, step, activity = path.read_text(encoding="utf-8").split(" ", 3)
         return Beat(int(count), int(place), int(step), Activity(activity.strip()))
     except (FileNotFoundError, ValueError):
         return Beat(0, 0, 0, Activity.STARTING)

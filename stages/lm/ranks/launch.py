@@ -241,6 +241,6 @@ def _failure(scratch: Path, found: RankErrors, codes: Sequence[int | None]) -> E
         return LaunchError(found.naming or found.errors.get(failed, next(iter(found.errors.values()))), found.sequences)
     if by_code:
         return LaunchError(f"A training rank cannot continue: {os.strerror(by_code)}.")
-    code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace").splitlines()[-TAIL_LINES:]
+    code, lines = codes[failed], (scratch / f"rank-{failed}.log").read_text(errors="replace", encoding="utf-8").splitlines()[-TAIL_LINES:]
     ended = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
     return LaunchError(f"Training rank {failed} ended {ended}." + ("\n" + "\n".join(lines) if lines else ""))

@@ -53,7 +53,7 @@ def process_state(pid: int) -> str:
     if sys.platform != "linux":
         return ""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
 

@@ -85,7 +85,7 @@ def limit_bytes(root: Path = Path("/")) -> int:
     """
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     with suppress(OSError):  # no cgroups: there is no such limit
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, kinds, path = line.split(":", 2)
             folder, name = ("sys/fs/cgroup", "memory.max") if not kinds else ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
             if kinds and "memory" not in kinds.split(","):
@@ -94,5 +94,5 @@ def limit_bytes(root: Path = Path("/")) -> int:
             # A limit of an outer group holds too. In a container, the mounted root is the container's own group.
             for group in (parts, *parts.parents):
                 with suppress(OSError, ValueError):  # no file, or "max"
-                    limits.append(int((root / folder / group / name).read_text()))
+                    limits.append(int((root / folder / group / name).read_text(encoding="utf-8")))
     return min(limits)

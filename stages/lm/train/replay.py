@@ -83,7 +83,7 @@ def _start_after(scratch: Path, checkpoints: Iterable[Path], step: int, lines: I
     """
     for path in checkpoints:
         snapshot_folders.link_tree(path, snapshot_folders.root(scratch) / path.name)
-    (scratch / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
+    (scratch / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step), encoding="utf-8")
 
 
 def _rewinds_before(rewinds: Sequence[Rewind], step: int) -> Sequence[Rewind]:

@@ -141,7 +141,9 @@ def running_site(packages: Sequence[str], editions: Sequence[str], max_pages: in
     command = [sys.executable, "-m", "stages.text.site.doc_site", "--editions", *editions, "--packages", *packages]
     command += ["--max-pages", str(max_pages), "--min-page-chars", str(min_page_chars)]
     root = Path(__file__).resolve().parents[3]
-    child = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     try:
         ready = child.stdout.readline().split()

@@ -92,7 +92,7 @@ class TokensJson(TypedDict):
 
 
 def _described(tokens: Path) -> TokensJson:
-    described: TokensJson = json.loads((tokens / "tokens.json").read_text())
+    described: TokensJson = json.loads((tokens / "tokens.json").read_text(encoding="utf-8"))
     return described
 
 

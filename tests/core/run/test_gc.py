@@ -120,16 +120,16 @@ HARM: list[tuple[str, str, str]] = [
 
 
 def spoil(path: Path, harm: str) -> None:
-    whole = path.read_text()
+    whole = path.read_text(encoding="utf-8")
     if harm == "gone":
         path.unlink()
     elif harm == "cut":
-        path.write_text(whole[:-2])
+        path.write_text(whole[:-2], encoding="utf-8")
     elif harm == "line":
-        path.write_text(whole.partition("\n")[2])
+        path.write_text(whole.partition("\n")[2], encoding="utf-8")
     elif harm.startswith('"'):
         field = harm.partition(":")[0]
-        path.write_text(json.dumps({**json.loads(whole), json.loads(field): 0}).replace(f"{field}: 0", harm))
+        path.write_text(json.dumps({**json.loads(whole), json.loads(field): 0}).replace(f"{field}: 0", harm), encoding="utf-8")
     else:
         path.write_bytes(harm.encode("latin-1"))
 

@@ -29,12 +29,12 @@ def take(files: Sequence[ExternalFile], out: Path, ctx: Context) -> Outcome:
     """Returns the outcome of an import of one number per line; a line that is not a number is dropped."""
     rows = 0
     for file in files:
-        for number, line in enumerate(Path(file.uri).read_text().split(), start=1):
+        for number, line in enumerate(Path(file.uri).read_text(encoding="utf-8").split(), start=1):
             if line.isdigit():
                 rows += 1
             else:
                 ctx.drop("not a number", f"{file.name}:{number}", line)
-        (out / file.name).write_text(Path(file.uri).read_text())
+        (out / file.name).write_text(Path(file.uri).read_text(encoding="utf-8"))
     return Outcome(rows=rows)
 
 

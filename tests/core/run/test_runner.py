@@ -149,7 +149,7 @@ def meddling(file: Path, meddle: Callable[[], object]) -> Stage:
         outcome = run_words(config, inputs, out, ctx)
         meddle()
         if not file.exists():
-            file.read_text()
+            file.read_text(encoding="utf-8")
         return outcome
 
     run.__module__ = run_words.__module__

@@ -156,9 +156,9 @@ def test_every_edit_of_a_manifest_is_found_and_is_no_hit(home: Path, node: str) 
 
 def put(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Edits a JSON file in place, in the form in which manifests are written."""
-    tree = json.loads(path.read_text())
+    tree = json.loads(path.read_text(encoding="utf-8"))
     change(tree)
-    path.write_text(json.dumps(tree, indent=1, ensure_ascii=False))
+    path.write_text(json.dumps(tree, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def more_rows(tree: dict[str, Any]) -> None:

@@ -87,7 +87,7 @@ def test_a_rank_that_cannot_write_its_last_word_ends_with_a_code_that_says_it(nu
         f"print('x' * 100, end=''); give_up(OSError({number}, 'full') if {number} else OSError('full'), EventWriter(open('/dev/full', 'wb'), None))"
     )
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with open("/dev/full", "w") as full:
+    with open("/dev/full", "w", encoding="utf-8") as full:
         done = subprocess.run(
             [sys.executable, "-c", give_up], cwd=PROJECT, stdout=full, stderr=subprocess.DEVNULL, env=buffered, check=False
         )
