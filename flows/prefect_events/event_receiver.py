@@ -8,6 +8,7 @@ TRIES * (LOOK_S + ANSWER_S) seconds after the server's last answer, wherever Pre
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -30,22 +31,24 @@ LOOK_S, ANSWER_S, TRIES = 1.0, 20.0, 3
 Messages = Iterator[list[Any]]
 
 
-def main(home: str, shown_as: str) -> int:
+def main(home: str, shown_as: str) -> None:
     """Repeats one run.
 
     Args:
         home: The home folder.
         shown_as: An event_sender.ShownAs as JSON.
 
-    Returns:
-        The exit code.
+    The process exits with the code of `_repeat`, or with 1.
     """
+    ended = [1]
+    # Registered before Prefect is imported, so called after Prefect has sent its last lines. Python's finalisation sometimes aborts below threads.
+    atexit.register(lambda: os._exit(ended[0]))
     if refused := refusal():
         _tell(json.dumps(refused))
-        return 1
+        return
     _tell(READY)
     threading.Thread(target=_end_with_server, daemon=True).start()
-    return _repeat(Path(home), ShownAs(**json.loads(shown_as)), map(json.loads, sys.stdin))
+    ended[0] = _repeat(Path(home), ShownAs(**json.loads(shown_as)), map(json.loads, sys.stdin))
 
 
 def _tell(line: str) -> None:
@@ -148,4 +151,4 @@ def _fail(message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])
