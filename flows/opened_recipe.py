@@ -15,7 +15,7 @@ from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.core.contract.secrets import redact
-from stages.core.contract.states import NodeState
+from stages.core.contract.states import READY, NodeState
 from stages.core.index import lookup
 from stages.core.run import outbox
 from stages.core.store import integrity
@@ -24,7 +24,10 @@ from stages.core.store.home import OTHER_HOME, refuse_odd
 from stages.core.trackers.tracker import refuse_missing_packages
 from stages.queries.imported import imported_artifacts, refuse_missing_headers, refuse_unfit_replay
 from stages.queries.plan import Plan, Step, make_plan
+from stages.queries.planned_ranges import REFUSED
 
+REFUSING = {"mix": "mixture", "pretrain": "pretraining"}
+"""Node -> the row of a plan's size that says that it will be refused."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -88,7 +91,9 @@ def default_home(home: str = "") -> Path:
     Raises:
         RecipeError: the folder cannot be a home.
     """
-    given = home or os.environ.get("LOAM_HOME") or str(ROOT / "data")
+    given = home or os.environ.get("LOAM_HOME", str(ROOT / "data"))
+    if not given:
+        raise RecipeError("LOAM_HOME is empty, so it names no home.", where="the environment", do="Name a folder, or unset LOAM_HOME.")
     if "://" in given:
         raise RecipeError(f"The home {given!r} is an address.", do="Name a folder of this machine with --home or LOAM_HOME.")
     try:
@@ -168,6 +173,25 @@ def refuse_missing(session: Session, plan: Plan) -> None:
             else "The recipe needs things that are missing here:" + "".join(f"\n  - {one}" for one in plan.missing)
         )
         raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
+
+
+def refuse_announced(session: Session, plan: Plan, size: Sequence[tuple[str, str]]) -> None:
+    """Refuses a plan of which a node to build will be refused for data that exist.
+
+    Args:
+        session: the recipe and the home.
+        plan: the plan.
+        size: the rows of `training_size`.
+
+    Raises:
+        RecipeError: it has the words of the refusal.
+    """
+    built = {REFUSING.get(step.node): step.state not in READY for step in plan.steps}
+    refused = [f"{what}: {value.removeprefix(REFUSED)}" for what, value in size if value.startswith(REFUSED) and built.get(what)]
+    if refused:
+        raise RecipeError(
+            f"The run will be refused; {refused[0]}", where=session.recipe.source, do="Change what it names (`--set node.key=value`)."
+        )
 
 
 def refuse_damaged(session: Session, plan: Plan, forced: Sequence[str] = ()) -> None:

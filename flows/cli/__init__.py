@@ -61,6 +61,8 @@ BUILDING = ("run", "stage", "sweep", "decide")
 """Commands that go on where they were stopped."""
 GIVEN_CHARS = 200
 """Most characters of a command line that a message repeats."""
+COMPLETION = "__complete"
+"""The command that a shell calls to complete a line, with an empty word where nothing is typed yet."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -178,6 +180,7 @@ def _parsed(words: list[str]) -> tuple[Callable[..., int | None], BoundArguments
     Raises:
         RecipeError: the words are not a valid command.
     """
+    _refuse_empty(words)
     app = command_line()
     try:
         chain, apps, rest = app.parse_commands(words)
@@ -262,6 +265,21 @@ def _written(error: CycloptsError, command: str, function: Callable[..., object]
 def _commands(app: App) -> list[str]:
     """Returns the names of the commands in a group; none for a command."""
     return [name for name in app if not name.startswith("-")]
+
+
+def _refuse_empty(words: Sequence[str]) -> None:
+    """Refuses an empty argument, which would mean that the option or name was left out.
+
+    Raises:
+        RecipeError: one is empty, as where a shell variable has no value.
+    """
+    if words[:1] == [COMPLETION]:
+        return
+    for before, word in zip(("loam", *words), words, strict=False):
+        option = word.removesuffix("=") if word.startswith("--") and word.find("=") == len(word) - 1 else before
+        if not word or option is not before:
+            what = option if option.startswith("-") else f"The argument after {option}"
+            raise RecipeError(f"{what} is empty.", do="Give it a value, or leave it out. A shell variable may have no value.")
 
 
 def _examples(command: Command) -> str:

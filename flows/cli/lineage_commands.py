@@ -57,9 +57,11 @@ def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Commo
     """Explain why a node of a recipe is cached or missing."""
     from flows.opened_recipe import open_session
     from flows.pipeline import upstream
+    from stages.core.store.files import only_reading
 
     upstream([node])
-    plan = open_session(recipe, settings, common.home).plan(node)
+    with only_reading():
+        plan = open_session(recipe, settings, common.home).plan(node)
     answer_rows(
         common,
         [

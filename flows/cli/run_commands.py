@@ -106,17 +106,19 @@ def plan(
     settings: Settings = (),
     common: Common = COMMON,
 ) -> int:
-    """Show what a run of a recipe would build, and why.
+    """Show what a run of a recipe would build, and why. Writes nothing into the home.
 
     Returns:
-        The exit code.
+        The exit code: 2 if the run will be refused.
     """
-    from flows.opened_recipe import open_session, refuse_damaged, refuse_missing
+    from flows.opened_recipe import open_session, refuse_announced, refuse_damaged, refuse_missing
+    from stages.core.store.files import only_reading
     from stages.queries.estimate import estimate_nodes
     from stages.queries.training_size import training_size
 
-    session = open_session(recipe, settings, common.home)
-    found = session.plan(until)
+    with only_reading():
+        session = open_session(recipe, settings, common.home)
+        found = session.plan(until)
     estimates = estimate_nodes(session.home, session.recipe, session.steps(until), found)
     size = [*training_size(session.recipe, found), *total_lines(estimates, session.home)]
     steps = [
@@ -146,6 +148,7 @@ def plan(
     )
     refuse_missing(session, found)
     refuse_damaged(session, found)
+    refuse_announced(session, found, size)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Plans a run: the state of each node and its reasons, missing files and GPUs.
 
 Guarantee: read-only. Of a cached artifact, the manifest is compared with what was recorded of it, and the names and sizes of its files with it.
-Cost: less than 2 s if the hashes of external files are remembered; no heavy imports.
+Cost: less than 2 s if a run has remembered the hashes of external files; else those files are read each time. No heavy imports.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.recipe import Recipe
+from stages.queries.planned_ranges import REFUSED
 from stages.text.tokens.mix_settings import COLUMN_FOLDERS, divisions_of
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _counted(settings: Mix, seed: int, built: Mapping[str, Artifact | None], rea
     try:
         plan = read_plan(settings, tokens.path, folders, seed)
     except MixtureError as error:
-        return [("mixture", f"will be refused: {error} ({error.where}) {error.do}")]
+        return [("mixture", f"{REFUSED}{error} ({error.where}) {error.do}")]
     rows = mixture_rows(plan)
     several = any(row.phase or row.bucket for row in rows)
     return [_row(row.phase if several else None, row.source, row.bucket, row.planned_tokens, row.available_tokens) for row in rows]

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ENDLESS = 1 << 60
 
+REFUSED = "will be refused: "
+"""Beginning of the value of a row of a plan that announces a refusal."""
+
 
 def planned_ranges(mix: Any, built: Artifact | None = None) -> tuple[SequenceRange, ...]:
     """Returns the ranges in the order of training; at least one.
@@ -84,9 +87,11 @@ def readings_row(budget: Budget, phases: tuple[Phase, ...], mix: Any, built: boo
         order = Order(phases, 0)
         steps = budget.in_steps(phases, order.sequences_per_epoch)
         try:
+            if not budget.partial:
+                order.refuse_early_end(steps)
             order.refuse_another_reading(steps)
         except OrderError as error:
-            return "pretraining", f"will be refused: {error}"
+            return "pretraining", f"{REFUSED}{error}"
         return "readings of the mixture", f"{sequences_before(phases, steps) / order.sequences_per_epoch:.2f}"
     given = getattr(mix, "phases", ())
     if len(given) < 2 or budget.epochs is not None:

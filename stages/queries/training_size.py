@@ -17,7 +17,7 @@ from stages.core.run.named_checkpoint import step_of
 from stages.queries.imported import CHECKPOINTS
 from stages.queries.plan import Plan
 from stages.queries.planned_mixture import mixture_table
-from stages.queries.planned_ranges import pretraining_phases, readings_row
+from stages.queries.planned_ranges import REFUSED, pretraining_phases, readings_row
 
 if TYPE_CHECKING:
     from stages.core.contract.runtime import Runtime
@@ -112,7 +112,7 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     try:  # as if the steps before had the same batches and ranges
         phases = pretraining_phases(pretrain, mix, mixed)
     except OrderError as error:
-        return [("pretraining", f"{'will' if mixed else 'may'} be refused: {error}")]
+        return [("pretraining", f"{REFUSED if mixed else 'may be refused: '}{error}")]
     readings = None if before else readings_row(pretrain.budget, phases, mix, mixed is not None)
     rows += [readings] if readings else []
     if pretrain.budget.epochs is None:

@@ -86,6 +86,10 @@ def test_a_relative_home_and_that_of_the_environment(tmp_path: Path, monkeypatch
     assert default_home("here") == tmp_path / "here"
     monkeypatch.setenv("LOAM_HOME", str(tmp_path / "there"))
     assert default_home() == tmp_path / "there"
+    monkeypatch.setenv("LOAM_HOME", "")
+    with pytest.raises(RecipeError, match="LOAM_HOME is empty") as empty:
+        default_home()
+    assert "unset LOAM_HOME" in empty.value.do and default_home("here") == tmp_path / "here"
     monkeypatch.setenv("LOAM_HOME", str(tmp_path / "th?re"))
     with pytest.raises(RecipeError, match="Prefect's database"):
         default_home()

@@ -206,3 +206,12 @@ def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
         assert [trace_start._followed(query, "a", run).run for run in ("two", "r3", "three", "four")] == ["two", "three", "three", "one"]  # type: ignore[arg-type]
         assert trace_start._followed(query, "c", "").of == {("dedup", "clusters"): "/d7/"}, "of two that are equally near, the newest"  # type: ignore[arg-type]
         assert trace_start._followed(query, "b", "").run == "four", "the newest that has it, where the builder is not recorded"  # type: ignore[arg-type]
+
+
+def test_many_captures_are_traced_as_each_alone(home: Path, tmp_path: Path) -> None:
+    """Also where the home was moved, so that the views of the reader hide those of the index, and where only one is meant."""
+    moved = shutil.copytree(home, tmp_path / "moved")
+    for place in (home, moved):
+        for of in (trace_start.start(place), trace_start.start(place, run="tiny-1"), trace_start.start(place, run="tiny-3")):
+            many = trace.trace_url(place, of, "%")
+            assert len(many) >= 2 and many == [trace.trace_doc(place, of, found.doc_id) for found in many]

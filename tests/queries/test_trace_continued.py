@@ -72,7 +72,9 @@ def test_a_document_has_the_steps_of_the_whole_chain(home: Path) -> None:
     assert trace.trace_doc(home, of, str(doc(4))).sequences == (SequenceSpan("train", 2, 0, 10),)
     outcomes = {page: str(trace.trace_doc(home, of, str(doc(page))).outcome) for page in (0, 1, 4, 7)}
     assert outcomes == {0: "trained", 1: "trained", 4: "not_in_mixture", 7: "trained"}, "4 is in the mixture of the trunk alone"
-    assert len(trace.trace_url(home, of, "http://%")) == 8 and trace.trace_url(home, of, f"{FOREIGN}/7")[0].steps == (5,)
+    many = trace.trace_url(home, of, "http://%")
+    assert many == [trace.trace_doc(home, of, found.doc_id) for found in many], "one pass over the tables, or each alone"
+    assert len(many) == 8 and trace.trace_url(home, of, f"{FOREIGN}/7")[0].steps == (5,)
     only = trace_start.start(home, checkpoint="pretrain-4")
     with pytest.raises(RecipeError, match=f"No document {doc(7)} is recorded in what pretrain-4 was made from"):
         trace.trace_doc(home, only, str(doc(7)))

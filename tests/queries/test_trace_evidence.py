@@ -148,6 +148,14 @@ def test_a_contaminated_document_names_items_words_and_share(judged: tuple[Path,
     assert share == (len(QUOTE) + len(SAYING)) / len(text)
 
 
+def test_evidence_of_many_documents_is_that_of_each_alone(judged: tuple[Path, Artifact]) -> None:
+    """Catches: a row of kept copies, hits, items or texts that the pass over the tables leaves out."""
+    home, of = _of(judged)
+    many = trace.trace_url(home, of, "http://a.b/%")
+    assert len(many) == len(PAGES) + 2 and many == [trace.trace_doc(home, of, found.doc_id) for found in many]
+    assert {v.reason for found in many for v in found.verdicts} >= {"exact_duplicate", "near_duplicate", "contaminated"}
+
+
 def test_kept_documents_have_no_evidence(judged: tuple[Path, Artifact]) -> None:
     """Catches: evidence of another document's decision."""
     (found,) = trace.trace_url(*_of(judged), "http://a.b/7")

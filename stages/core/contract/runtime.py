@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from stages.settings import Field, StageConfig
 
@@ -57,6 +57,13 @@ class Runtime(StageConfig):
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_tracker_once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := next((name for name in given if given.count(name) > 1), ""):
+            raise ValueError(f"names {twice} twice; name each tracker once")
+        return given
 
     @model_validator(mode="after")
     def _offload_needs_stage_3(self) -> Runtime:

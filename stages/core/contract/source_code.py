@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from stages.core.contract.strict_json import read_object
-from stages.core.store.files import write_durably
+from stages.core.store.files import is_only_read, write_durably
 
 PROJECT = Path(__file__).resolve().parents[3]
 RECORD = Path(__file__).with_name("stage_code.json")
@@ -78,7 +78,8 @@ def module_digests(*modules: str) -> dict[str, str]:
 def remembered(home: Path) -> Iterator[None]:
     """While the block runs, sources that this home has seen before are not parsed again. New results are kept in <home>/code.json.
 
-    A source is found by its sha256, so no date counts. An unreadable file counts as empty. A file that cannot be written costs only time.
+    They are not kept while the home is only read. A source is found by its sha256, so no date counts. An unreadable file counts as empty. A
+    file that cannot be written costs only time.
     """
     known = _known()
     if not known:
@@ -87,7 +88,7 @@ def remembered(home: Path) -> Iterator[None]:
             known.update({source: (str(digest), tuple(map(str, names))) for source, (digest, names) in stored.items()})
     before = len(known)
     yield
-    if len(known) > before and home.is_dir():
+    if len(known) > before and home.is_dir() and not is_only_read():
         with suppress(OSError):
             write_durably(home / "code.json", json.dumps(known))
 

@@ -225,14 +225,16 @@ def _rebuild(home: Path, why: str) -> None:
 def _write(home: Path, fresh: bool = False) -> None:
     """Runs one group commit. fresh: rebuilds the index in any case.
 
-    A full disk, or a home that cannot be written, is an error of `of_the_disk`.
-
     Raises:
-        StageError: DuckDB failed.
+        StageError: DuckDB failed, the disk is full, or there is a folder in place of the index (RecipeError: the home cannot be written).
         OSError: Any other error of the operating system.
     """
     import duckdb
 
+    if (home / FILE).is_dir():
+        raise StageError(
+            "The index is a folder, not a file.", where=str(home / FILE), do="Move or remove the folder; the index is made again."
+        )
     try:
         with group_commit(home / LOCK) as needed:
             if not (needed or fresh) and (home / FILE).is_file():

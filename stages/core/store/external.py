@@ -1,7 +1,7 @@
 """Identifies what a recipe names outside the home folder. It enters a key by content, never by name or date.
 
 Local files enter by sha256, however they are named (path, pattern, link, file://). The hash is remembered by (path, size, mtime_ns,
-ctime_ns, inode) in <home>/hashes.json, so that a second plan does not read the file again. Remote files (s3://, https://) enter by a strong
+ctime_ns, inode) in <home>/hashes.json, so that a plan does not read a file again that a run has read. Remote files (s3://, https://) enter by a strong
 ETag and size. A remote file without a strong ETag enters by sha256 and is read again at each plan; it is refused above FETCHED_BYTES.
 A path list enters as the files that it names.
 Packages enter by installed version; "stdlib" is this Python.
@@ -30,7 +30,7 @@ from stages.core.contract.environment import install_command
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.secrets import redact
 from stages.core.contract.strict_json import read_object
-from stages.core.store.files import write_durably
+from stages.core.store.files import is_only_read, write_durably
 from stages.core.store.path_lists import is_path_list, listed_paths
 from stages.core.store.patterns import files_of
 from stages.core.store.remote import EXTRAS, describe, local_name, missing_package, opened
@@ -87,6 +87,8 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str, lists: 
     """
     found: list[ExternalFile] = []
     for value in values:
+        if not value:
+            raise RecipeError("An empty text names no file.", where=where, do="Name a file, or remove the empty text.")
         path = _local(value, where)
         names = files_of(path, where) if path else [value]
         if not names:
@@ -157,7 +159,9 @@ def read_memory(file: Path) -> Remembered:
 
 
 def write_memory(file: Path, memory: Remembered) -> None:
-    """Writes remembered hashes. Ignores a file that cannot be written."""
+    """Writes remembered hashes, except while the home is only read. Ignores a file that cannot be written."""
+    if is_only_read():
+        return
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(file, json.dumps(memory))

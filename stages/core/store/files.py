@@ -1,21 +1,51 @@
-"""Writes durable files under a temporary name, fsyncs and renames them, so that a kill or power cut leaves the old or the new file."""
+"""Writes durable files under a temporary name, fsyncs and renames them, so that a kill or power cut leaves the old or the new file.
+
+Also says whether a home is only read: inside `only_reading`, what would save time later (hashes of files, digests of code) is not kept.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
+
+_READING: ContextVar[bool] = ContextVar("only_reading", default=False)
+
+
+@contextmanager
+def only_reading() -> Iterator[None]:
+    """While the block runs, `is_only_read` holds, so that a question such as a plan changes nothing in a home."""
+    before = _READING.set(True)
+    try:
+        yield
+    finally:
+        _READING.reset(before)
+
+
+def is_only_read() -> bool:
+    """Returns whether nothing may be written that only saves time."""
+    return _READING.get()
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replaces the content of a file by `text`. A crash leaves the old or the new content. Of simultaneous writers, the last one wins."""
+    """Replaces the content of a file by `text`. A crash leaves the old or the new content. Of simultaneous writers, the last one wins.
+
+    Raises:
+        IsADirectoryError: `path` is a folder.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            os.replace(temporary, path)
+        except IsADirectoryError as error:  # it names the temporary file
+            raise IsADirectoryError(error.errno, error.strerror, os.fspath(path)) from None
     finally:
         temporary.unlink(missing_ok=True)
     fsync(path.parent)

@@ -20,8 +20,9 @@ from stages.core.index import database
 from stages.queries.tracing.decision import Decision
 from stages.queries.tracing.document_rows import decisions_of, in_files, naming_all, spans_of
 from stages.queries.tracing.drop_evidence import evidence
+from stages.queries.tracing.gathered_rows import gather
 from stages.queries.tracing.outcomes import outcome_of
-from stages.queries.tracing.trace_start import TUNING, Start, first_step, start
+from stages.queries.tracing.trace_start import TUNING, Start, first_steps, start
 from stages.queries.tracing.traced import BatchRow, SequenceRow, SequenceSpan, TracedDocument, TracedVerdict, TunedOn
 
 MAX_DIGITS = 19
@@ -53,7 +54,13 @@ def trace_url(home: Path, of: Start, url: str) -> list[TracedDocument]:
             where=_where(home, of),
             do="Give the URL as crawled; end it with % to match a prefix; use --run or --checkpoint to start from another one.",
         )
-    return database.with_connection(home, lambda query: [_document(query, home, of, doc_id) for doc_id in seen])
+
+    def asked(query: database.QueryFunction) -> list[TracedDocument]:
+        firsts = first_steps(query, of)
+        asking = gather(query, of, seen) if len(seen) > 1 else query
+        return [_document(asking, home, of, doc_id, firsts) for doc_id in seen]
+
+    return database.with_connection(home, asked)
 
 
 def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
@@ -76,7 +83,7 @@ def trace_doc(home: Path, of: Start, doc_id: str) -> TracedDocument:
         raise RecipeError(
             f"{doc_id!r} is not a doc_id.", do="A doc_id is a UUID: copy one from `loam trace --url` or the decisions view."
         ) from None
-    return database.with_connection(home, lambda query: _document(query, home, of, wanted))
+    return database.with_connection(home, lambda query: _document(query, home, of, wanted, first_steps(query, of)))
 
 
 def trace_step(home: Path, of: Start, step: int) -> list[BatchRow]:
@@ -237,19 +244,15 @@ def _where(home: Path, of: Start) -> str:
     return f"{of.artifact} of {home}" + (f", without {', '.join(of.gone)}, which are not in this home" if of.gone else "")
 
 
-def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str) -> TracedDocument:
-    """Returns a document. Where pretraining continued a checkpoint, its steps are those of the whole chain.
+def _document(query: database.QueryFunction, home: Path, of: Start, doc_id: str, firsts: Sequence[int | None]) -> TracedDocument:
+    """Returns a document. Where pretraining continued a checkpoint, its steps are those of the whole chain. firsts: see `first_steps`.
 
     Verdicts, tokens and sequences are those of the first in the chain whose mixture holds the document. The outcome is that of `of`.
 
     Raises:
         RecipeError: none of them recorded it.
     """
-    recorded: list[TracedDocument | None] = []
-    first: int | None = None  # of the steps of the runs that were already looked at
-    for one in of.chain:
-        recorded.append(_recorded(query, one, doc_id, first))
-        first = first_step(query, one, first)
+    recorded = [_recorded(query, one, doc_id, first) for one, first in zip(of.chain, firsts, strict=True)]
     found = [document for document in recorded if document]
     if not found:
         raise RecipeError(

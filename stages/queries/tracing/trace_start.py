@@ -124,6 +124,14 @@ def first_step(query: database.QueryFunction, of: Start, known: int | None) -> i
     return first
 
 
+def first_steps(query: database.QueryFunction, of: Start) -> list[int | None]:
+    """Returns the step before which the steps of each start of the chain count, as those after are of what continues it. None: all count."""
+    found: list[int | None] = [None]
+    for one in of.chain[:-1]:
+        found.append(first_step(query, one, found[-1]))
+    return found
+
+
 class _Known(NamedTuple):
     """An artifact in the index: its alias, its node, the number of its alias, and the run that built it."""
 

@@ -19,3 +19,9 @@ def test_offloading_under_stage_1_is_refused() -> None:
     assert Runtime(offload_optimizer=True).zero_stage == 3
     with pytest.raises(ValidationError, match="offload_optimizer needs zero_stage 3; set zero_stage to 3 or offload_optimizer to false"):
         Runtime(offload_optimizer=True, zero_stage=1)
+
+
+def test_a_tracker_that_is_named_twice_is_refused() -> None:
+    assert Runtime(trackers=("tensorboard", "wandb")).trackers == ("tensorboard", "wandb")
+    with pytest.raises(ValidationError, match="names wandb twice; name each tracker once"):
+        Runtime(trackers=("wandb", "tensorboard", "wandb"))

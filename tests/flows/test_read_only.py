@@ -1,0 +1,158 @@
+"""Commands that ask write nothing into a home, an empty argument is refused, and a server that is told to stop ends with 0."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import opened_recipe
+from flows.cli import main
+from flows.opened_recipe import refuse_announced
+from stages.core.contract.errors import RecipeError, StageError
+from stages.core.index import database
+from stages.core.store import external, manifest, names
+from stages.core.store.files import only_reading, write_durably
+from stages.queries.plan import Plan, Planned
+from stages.queries.planned_ranges import REFUSED
+from tests.conftest import PROJECT
+from tests.flows.test_cli_commands import PAGE
+from tests.queries.test_what_if import filtered
+from tests.queries.two_runs import make_artifact, make_run, make_two_runs
+
+INDEX = (database.FILE, database.LOCK)
+"""Follow from the records: whoever reads a home may bring them up to date."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with two runs, a report, and a filter whose signals are stored."""
+    folder = tmp_path_factory.mktemp("read") / "home"
+    make_two_runs(folder)
+    make_run(folder, 9, [make_artifact(folder, "report", 9, {}, {})])
+    names.give_name(folder, "signals", manifest.artifact_id(filtered(folder, {}, [PAGE, "short"])))
+    database.update(folder)
+    (folder.parent / "pages.jsonl").write_text('{"text": "a page of my own"}\n')
+    return folder
+
+
+def state(home: Path) -> dict[str, tuple[int, int]]:
+    """Returns path -> size and time of every file and folder but the index. A file that came and went changes the time of its folder."""
+    found = {path.relative_to(home).as_posix(): path.stat() for path in home.rglob("*") if path.name not in INDEX}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in found.items()}
+
+
+OWN = ("--set", "crawl={warcs: [{parent}/pages.jsonl]}")
+QUESTIONS = (
+    ("plan", "tiny"), ("plan", "tiny", *OWN, "--until", "crawl"), ("lineage", "why", "crawl", "tiny", *OWN),
+    ("trace", "--url", "%"), ("trace", "--step", "1"), ("trace", "--all"), ("runs", "list"), ("compare", "tiny-1", "tiny-2"), ("report",),
+    ("settings", "dedup"), ("lineage", "affected", "--url-pattern", "http://site/%"), ("lineage", "show", "tiny-1"), ("lineage", "up", "mix-1"),
+    ("lineage", "down", "dedup-1"), ("lineage", "names"), ("lineage", "diff", "mix-1", "mix-2"), ("lineage", "sql", "SHOW TABLES"),
+    ("what-if", "signals", "--set", "filter.gopher_quality.min_doc_words=80"), ("lineage", "verify"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", QUESTIONS, ids=lambda words: " ".join(words[:3]))
+def test_a_question_writes_nothing_into_the_home(home: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    before = state(home)
+    assert main([*(word.replace("{parent}", str(home.parent)) for word in words), "--home", str(home)]) in (0, 2, 3), (
+        capsys.readouterr().err
+    )
+    assert state(home) == before
+
+
+@pytest.mark.parametrize(
+    "words", [("plan", "tiny"), ("plan", "tiny", *OWN, "--until", "crawl"), ("lineage", "why", "crawl", "tiny", *OWN), ("report",)]
+)
+def test_a_home_that_does_not_exist_is_not_made(home: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    main([*(word.replace("{parent}", str(home.parent)) for word in words), "--home", str(tmp_path / "new" / "home")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_saves_time_is_kept_by_a_run_and_used_by_a_plan(tmp_path: Path) -> None:
+    file = tmp_path / "hashes.json"
+    with only_reading(), only_reading():
+        external.write_memory(file, {"/x": ([1], "a")})
+    assert not file.exists()
+    external.write_memory(file, {"/x": ([1], "a")})
+    assert external.read_memory(file) == {"/x": ([1], "a")}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["runs", "list", "--home", ""], "--home"),
+        (["runs", "list", "--home="], "--home"),
+        (["init", "x", "--out", ""], "--out"),
+        (["run", "tiny", "--as", ""], "--as"),
+        (["plan", "tiny", "--until", ""], "--until"),
+        (["trace", "--url", "x", "--run", ""], "--run"),
+        (["lineage", "verify", ""], "The argument after verify"),
+        (["lineage", "import", "dedup", "", "--provenance", "x"], "The argument after dedup"),
+        ([""], "The argument after loam"),
+    ],
+)
+def test_an_empty_argument_is_refused(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Catches: `--home "$PLACE"` with an unset variable meaning the default home, and `verify ""` meaning everything."""
+    assert main(words) == 2
+    assert (
+        capsys.readouterr().err
+        == f"loam: {what} is empty.\n  to do: Give it a value, or leave it out. A shell variable may have no value.\n"
+    )
+
+
+def test_an_empty_home_of_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LOAM_HOME", "")
+    assert main(["runs", "list"]) == 2 and "LOAM_HOME is empty" in capsys.readouterr().err
+
+
+def test_an_empty_path_of_a_recipe_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="An empty text names no file"):
+        external.resolve_files([""], {}, "crawl.warcs")
+
+
+def test_a_plan_ends_as_the_run_that_it_announces(home: Path) -> None:
+    session = opened_recipe.open_session("tiny", (), str(home))
+    rows = [("mixture", f"{REFUSED}The mixture takes more than it has."), ("pretraining", f"{REFUSED}It is too long.")]
+    with pytest.raises(RecipeError, match="The run will be refused; mixture: The mixture takes more than it has.") as caught:
+        refuse_announced(session, Plan((Planned("mix", "missing"), Planned("pretrain", "waiting"))), rows)  # type: ignore[arg-type]
+    assert caught.value.exit_code == 2
+    with pytest.raises(RecipeError, match="pretraining: It is too long"):
+        refuse_announced(session, Plan((Planned("mix", "cached"), Planned("pretrain", "missing"))), rows)  # type: ignore[arg-type]
+    refuse_announced(session, Plan((Planned("mix", "cached"), Planned("pretrain", "cached"))), rows)  # type: ignore[arg-type]
+    refuse_announced(session, Plan((Planned("encode", "missing"),)), rows)  # type: ignore[arg-type]
+
+
+def test_a_folder_in_place_of_the_index_or_of_another_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    make_two_runs(home)
+    (home / database.FILE).unlink(missing_ok=True)
+    (home / database.FILE).mkdir()
+    with pytest.raises(StageError, match="The index is a folder, not a file") as caught:
+        database.update(home)
+    assert caught.value.where == str(home / database.FILE) and caught.value.do == "Move or remove the folder; the index is made again."
+    for words in (["lineage", "reindex"], ["lineage", "up", "mix-1"], ["runs", "list"]):
+        assert main([*words, "--home", str(home)]) == 1
+        printed = capsys.readouterr().err
+        assert f"{home / database.FILE}\n" in printed and f".{database.FILE}." not in printed and "Move or remove the folder" in printed
+    with pytest.raises(IsADirectoryError) as named:
+        write_durably(home / database.FILE, "x")
+    assert named.value.filename == str(home / database.FILE) and not list(home.glob(".*"))
+    (home / names.COUNTERS).mkdir()
+    with pytest.raises(IsADirectoryError) as counters:
+        names.next_number(home, "run")
+    assert counters.value.filename == str(home / names.COUNTERS)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_dashboard_that_is_told_to_stop_ends_with_0(home: Path, stop: signal.Signals) -> None:
+    command = [sys.executable, "-m", "flows.cli", "dashboard", "--port", "0", "--home", str(home)]
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    assert process.stdout is not None and process.stdout.readline().startswith("http://127.0.0.1:")
+    process.send_signal(stop)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and "Traceback" not in said
