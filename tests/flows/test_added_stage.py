@@ -97,7 +97,17 @@ def test_counts_bins(tmp_path):
 """
 RECIPE = "name: toy\nseed: 1\nimport: {extract: texts}\n"
 SECTION = "\nlengths:\n  bin_chars: 10\n"
-KEPT = {"__init__.py", "processes.py", "settings.py", "crawl.py", "extract.py", "given_documents.py", "report.py", "lengths.py"}
+KEPT = {
+    "__init__.py",
+    "processes.py",
+    "settings.py",
+    "crawl.py",
+    "extract.py",
+    "given_documents.py",
+    "report.py",
+    "lengths.py",
+    "warc_listing.py",
+}
 
 
 def call(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
