@@ -1,0 +1,71 @@
+"""What a run takes beside the work of its nodes: `python -m tests.bench.bench_start`, on an idle machine.
+
+Runs two small nodes (benchmarks, conversations), each time on other texts, in a new home and in one with a run. Per run: wall time of the
+command less the seconds that the record has of its nodes, and the CPU seconds of the command with its children, nodes included. With
+`--prefect` each run starts a server. The rows are medians, with the lowest and the highest value.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.cli.printing import print_table
+from stages.core.store import runs
+from tests.bench.probe import probe
+from tests.conftest import PROJECT
+
+RUNS = 5
+
+
+def main(options: Sequence[str]) -> int:
+    print(probe(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="loam-bench-") as folder:
+        new = [one_run(Path(folder), Path(folder) / f"new-{number}", number, options) for number in range(RUNS)]
+        old = [one_run(Path(folder), Path(folder) / "new-0", RUNS + number, options) for number in range(RUNS)]
+    rows = []
+    for home, found in (("new", new), ("old", old)):
+        for what, values in zip(("wall less nodes", "CPU with nodes"), zip(*found, strict=True), strict=True):
+            rows.append(
+                {
+                    "home": home,
+                    "seconds": what,
+                    "median": f"{statistics.median(values):.2f}",
+                    "range": f"{min(values):.2f} to {max(values):.2f}",
+                }
+            )
+    print_table(rows)
+    print(probe())
+    return 0
+
+
+def one_run(folder: Path, home: Path, number: int, options: Sequence[str]) -> tuple[float, float]:
+    """Returns (wall seconds less those of the nodes, CPU seconds) of one run."""
+    item = {
+        "query": f"Question {number}: which of these two words is the name of a colour? Answer:",
+        "choices": ["red", "stone"],
+        "gold": 0,
+    }
+    chat = {"messages": [{"role": "user", "content": f"hi {number}"}, {"role": "assistant", "content": "hello"}]}
+    for name, text in (("items.jsonl", json.dumps(item)), ("chats.jsonl", json.dumps(chat)), ("a.warc", "")):
+        (folder / name).write_text(text + "\n")
+    files = {"benchmarks.files": "items.jsonl", "conversations.files": "chats.jsonl", "crawl.warcs": "a.warc"}
+    settings = [word for key, file in files.items() for word in ("--set", f"{key}=[{folder / file}]")]
+    command = [sys.executable, "-m", "flows.cli", "run", "small", "--until", "conversations", *settings, "--home", str(home), *options]
+    before, began = os.times(), time.monotonic()
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    wall, after = time.monotonic() - began, os.times()
+    newest = max((runs.read_run(home, run_id) for run_id in runs.run_ids(home)), key=lambda record: record["seq"])
+    work = sum(node["seconds"] for node in newest["nodes"])
+    return wall - work, after.children_user - before.children_user + after.children_system - before.children_system
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
