@@ -30,7 +30,7 @@ from stages import warc_listing
 from stages.core.contract.declaration import Artifact, Context, ExternalFile, ListedFiles, Name, Outcome, Packages, RecordCounts, Stage
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import Column, SideTable
-from stages.core.store.external import sha256_file
+from stages.core.store.external import refuse_copies, sha256_file
 from stages.core.store.remote import opened
 from stages.core.tables.import_documents import holds_documents
 from stages.core.tables.parquet import schema, write_rows
@@ -195,7 +195,7 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
         found, given = _given(ctx.files(field), source, field)
         files += found
         identity += given
-    warc_listing.refuse_twice(files)
+    refuse_copies((f"{file['uri']} (source {file['source']})", file["identity"]) for file in files)
     record_counts = RecordCounts(unit="urls")
     for own in _own_crawls(config):
         with own.visit() as visit:

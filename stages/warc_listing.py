@@ -9,7 +9,7 @@ Source: ARCHITECTURE.md, "The words", digest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NotRequired, TypedDict
 from uuid import UUID
@@ -17,7 +17,6 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from stages.core.contract.declaration import Name
-from stages.core.contract.errors import StageError
 from stages.core.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.core.store.external import sha256_file
 from stages.core.tables.import_documents import holds_documents
@@ -101,24 +100,6 @@ def what_instead(name: str, size: int, convert: str, field: str, source: str) ->
         return f"Name files of documents in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
     takes = "crawl.sources takes WARC and WET files, Parquet (.parquet) and JSON Lines (.jsonl, .jsonl.gz), both with a field text."
     return f"Remove it from crawl.{field}{f', or convert it ({convert})' if convert else ''}. {takes}"
-
-
-def refuse_twice(files: Sequence[WarcFile]) -> None:
-    """Refuses two given files with the same content, in one source or in two, under one name or two.
-
-    Raises:
-        StageError: There are two such files.
-    """
-    first: dict[str, WarcFile] = {}
-    for file in files:
-        other = first.setdefault(file["identity"], file)
-        if other is not file:
-            places = [f"{one['uri']} (source {one['source']})" for one in (other, file)]
-            raise StageError(
-                "Two given files have the same content: every document in them would be there twice.",
-                where=" and ".join(places),
-                do="Name the file once, and remove copies of it.",
-            )
 
 
 def fault(folder: Path) -> str:

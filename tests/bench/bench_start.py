@@ -2,11 +2,12 @@
 
 Runs two small nodes (benchmarks, conversations), each time on other texts, in a new home and in one with a run. Per run: wall time of the
 command less the seconds that the record has of its nodes, and the CPU seconds of the command with its children, nodes included. With
-`--prefect` each run starts a server. The rows are medians, with the lowest and the highest value.
+`--prefect` each run starts a server. The rows are medians of `--runs` runs, with the lowest and the highest value.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -25,11 +26,17 @@ from tests.conftest import PROJECT
 RUNS = 5
 
 
-def main(options: Sequence[str]) -> int:
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bench_start")
+    parser.add_argument("--runs", type=int, default=RUNS, help="in each home")
+    parser.add_argument("--prefect", action="store_true", help="start Prefect's server with each run")
+    given = parser.parse_args()
+    options = ["--prefect"] * given.prefect
     print(probe(), flush=True)
     with tempfile.TemporaryDirectory(prefix="loam-bench-") as folder:
-        new = [one_run(Path(folder), Path(folder) / f"new-{number}", number, options) for number in range(RUNS)]
-        old = [one_run(Path(folder), Path(folder) / "new-0", RUNS + number, options) for number in range(RUNS)]
+        new = [one_run(Path(folder), Path(folder) / f"new-{number}", number, options) for number in range(given.runs)]
+        old = [one_run(Path(folder), Path(folder) / "new-0", given.runs + number, options) for number in range(given.runs)]
     rows = []
     for home, found in (("new", new), ("old", old)):
         for what, values in zip(("wall less nodes", "CPU with nodes"), zip(*found, strict=True), strict=True):
@@ -55,7 +62,7 @@ def one_run(folder: Path, home: Path, number: int, options: Sequence[str]) -> tu
     }
     chat = {"messages": [{"role": "user", "content": f"hi {number}"}, {"role": "assistant", "content": "hello"}]}
     for name, text in (("items.jsonl", json.dumps(item)), ("chats.jsonl", json.dumps(chat)), ("a.warc", "")):
-        (folder / name).write_text(text + "\n")
+        (folder / name).write_text(text + "\n", encoding="utf-8")
     files = {"benchmarks.files": "items.jsonl", "conversations.files": "chats.jsonl", "crawl.warcs": "a.warc"}
     settings = [word for key, file in files.items() for word in ("--set", f"{key}=[{folder / file}]")]
     command = [sys.executable, "-m", "flows.cli", "run", "small", "--until", "conversations", *settings, "--home", str(home), *options]
@@ -68,4 +75,4 @@ def one_run(folder: Path, home: Path, number: int, options: Sequence[str]) -> tu
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -98,12 +98,12 @@ def test_a_file_that_two_sources_name_is_refused_with_both_places(tmp_path: Path
         shutil.copy(first, tmp_path / second)
     elif second == "link.jsonl":
         (tmp_path / second).symlink_to(first)
-    with pytest.raises(StageError, match="Two given files have the same content") as caught:
+    with pytest.raises(RecipeError, match="Two given files have the same content") as caught:
         run_stage(crawl.STAGE, {"sources": {"one": [first], "two": [f"{tmp_path}/{second}"]}}, {}, tmp_path / "home")
     assert re.fullmatch(rf"{first} \(source one\) and {tmp_path}/.*jsonl \(source two\)", caught.value.where), caught.value.where
     assert caught.value.do == "Name the file once, and remove copies of it."
     if second == "*.jsonl":
-        with pytest.raises(StageError, match="Two given files have the same content"):  # one pattern meets the other's file
+        with pytest.raises(RecipeError, match="Two given files have the same content"):  # one pattern meets the other's file
             run_stage(crawl.STAGE, {"sources": {"one": [first, f"{tmp_path}/{second}"]}}, {}, tmp_path / "home")
 
 

@@ -17,7 +17,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -102,6 +102,26 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str, lists: 
                     raise RecipeError(f"The file does not exist: {listed}", where=place, do="Put it there, or correct the path list.")
                 found.append(_local_file(listed, memory) if path else _remote(listed, place))
     return tuple(found)
+
+
+def refuse_copies(files: Iterable[tuple[str, str]]) -> None:
+    """Refuses two given files with the same content, under one name or two: a record's id follows from content, so ids would occur twice.
+
+    Args:
+        files: (place, identity) of each file.
+
+    Raises:
+        RecipeError: There are two such files.
+    """
+    first: dict[str, str] = {}
+    for place, identity in files:
+        if identity in first:
+            raise RecipeError(
+                "Two given files have the same content: every record in them would be there twice.",
+                where=f"{first[identity]} and {place}",
+                do="Name the file once, and remove copies of it.",
+            )
+        first[identity] = place
 
 
 def _local_file(path: str, memory: Remembered) -> ExternalFile:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 from stages.core.contract.declaration import Context, Outcome
 from stages.core.contract.errors import StageError
 from stages.core.contract.side_table import SideTable
+from stages.core.store.external import refuse_copies
 from stages.core.tables.jsonl import BAD_RECORD, JsonRecord, base_name, decision_record_counts, read_records
 from stages.core.tables.parquet import TableRow, read_rows, schema, write_rows
 
@@ -111,6 +112,7 @@ def read_examples(
             file, or all, cannot be read for one and the same reason, the file is refused, whatever number of bad records is allowed.
         set_aside: What this function raises for a record that it can read and that the caller drops with a reason.
     """
+    refuse_copies((file.uri, file.identity) for file in ctx.files("files") if file.bytes)
     for file in ctx.files("files"):
         read, faults, unread, readable = reader(), set[str](), 0, False
         for record in read_records([file], ctx):

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from stages.core.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.core.contract.errors import RecipeError
+from stages.core.store.external import refuse_copies
 from stages.core.tables.document_format import DocumentFormat
 from stages.core.tables.documents import DECISIONS, DOCUMENTS, free_doc_id
 from stages.core.tables.format_json_lines import JsonLinesFormat
@@ -83,7 +84,7 @@ def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detec
     Returns:
         The outcome; its rows are documents.
     """
-    _refuse_twice(files)
+    refuse_copies((file.uri, file.sha256) for file in files)
     seen: set[UUID] = set()
     record_counts = RecordCounts()
     for number, file in enumerate(files):
@@ -152,23 +153,6 @@ def read_documents(
 def holds_documents(name: str) -> bool:
     """Returns whether a file of this name is read as documents, one per row."""
     return any(known.reads(ExternalFile(name, 0, "")) for known in FORMATS)
-
-
-def _refuse_twice(files: Sequence[ExternalFile]) -> None:
-    """Refuses two files with the same content.
-
-    Raises:
-        RecipeError: There are two such files.
-    """
-    first: dict[str, str] = {}
-    for file in files:
-        if file.sha256 in first:
-            raise RecipeError(
-                f"{base_name(file)} has the same content as {first[file.sha256]}: its documents would be there twice.",
-                where=file.uri,
-                do="Name each file once.",
-            )
-        first[file.sha256] = base_name(file)
 
 
 def _format_of(file: ExternalFile) -> DocumentFormat:

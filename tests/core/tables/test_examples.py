@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from stages import benchmarks
 from stages.core.contract.declaration import Artifact, ExternalFile
-from stages.core.contract.errors import StageError
+from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.side_table import Column, SideTable
 from stages.core.tables.documents import decisions_with
 from stages.core.tables.examples import DocumentedAnswer, read_answers, read_examples, refuse_no_source, write_examples
@@ -114,7 +114,7 @@ def test_a_file_in_the_wrong_format_is_refused_whatever_number_of_bad_records_is
     paths = [tmp_path / name for name in ("good.jsonl", "c.jsonl")]
     for path, kinds in zip(paths, ("1", records), strict=True):
         path.write_text("".join(f'{{"kind": "{kind}"}}\n' for kind in kinds))
-    files = tuple(ExternalFile(str(path), 1, "sha256:" + "ab" * 32) for path in paths)
+    files = tuple(ExternalFile(str(path), 1, f"sha256:{number:064x}") for number, path in enumerate(paths))
     dropped: list[str] = []
     ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], drop=lambda reason, *_: dropped.append(reason), node="chats")
 
@@ -138,7 +138,9 @@ def test_every_file_has_a_reader_of_its_own(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
     for path in paths:
         path.write_text('{"n": 1}\n{"n": 2}\n')
-    ctx: Any = SimpleNamespace(files=lambda name: tuple(ExternalFile(str(path), 1, "sha256:" + "ab" * 32) for path in paths))
+    ctx: Any = SimpleNamespace(
+        files=lambda name: tuple(ExternalFile(str(path), 1, f"sha256:{number:064x}") for number, path in enumerate(paths))
+    )
 
     def reader() -> Callable[[Mapping[str, JsonValue]], int]:
         seen: list[Mapping[str, JsonValue]] = []
@@ -159,3 +161,12 @@ def test_no_source_and_no_answers_are_refused_under_the_nodes_name(tmp_path: Pat
     assert caught.value.where == "chats.files" and "--set 'chats.files=[x/*.jsonl]'" in caught.value.do
     with pytest.raises(StageError, match="chats.docstrings needs the answers that the benchmarks read"):
         read_answers(ctx, Artifact(tmp_path, {}))
+
+
+def test_two_files_with_the_same_content_are_refused_because_an_id_follows_from_content_and_line() -> None:
+    files = tuple(ExternalFile(uri, size, "sha256:" + "ab" * 32) for uri, size in (("/a.jsonl", 9), ("/copy.jsonl", 9)))
+    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name])
+    with pytest.raises(RecipeError, match="Two given files have the same content") as caught:
+        list(read_examples(ctx, lambda: dict, RefusedError, SetAsideError))
+    assert caught.value.where == "/a.jsonl and /copy.jsonl"
+    assert caught.value.do == "Name the file once, and remove copies of it."

@@ -135,8 +135,9 @@ def test_files_that_are_no_corpus_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="wrong.parquet has no column text"):
         take(tmp_path, wrong)
     one, two = lines(tmp_path / "one.jsonl", {"text": "x"}), lines(tmp_path / "two.jsonl", {"text": "x"})
-    with pytest.raises(RecipeError, match="two.jsonl has the same content as one.jsonl"):
+    with pytest.raises(RecipeError, match="Two given files have the same content") as caught:
         take(tmp_path, one, two)
+    assert caught.value.where == f"{one} and {two}"
     with pytest.raises(RecipeError, match="the files hold no record"):
         take(tmp_path, lines(tmp_path / "none.jsonl"))
     cut = tmp_path / "cut.jsonl.gz"
