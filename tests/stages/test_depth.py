@@ -103,7 +103,7 @@ def test_a_budget_in_flops_is_never_no_token(tmp_path: Path) -> None:
         ),
         ("mix=false", "pretrain.model.depth needs mix.seq_len, which is not known"),
         ("pretrain.optimizer={name: sgd}", "pretrain.model.depth does not give pretrain.learning_rate: there is no rule"),
-        ("pretrain.budget={epochs: 2}", "pretrain.warmup_steps: has no default"),
+        ("pretrain.budget={epochs: 2}", "pretrain.learning_rate: has no default"),
         ("pretrain.model.num_attention_heads=0", "pretrain.model.num_attention_heads: must be at least 1"),
         ("pretrain.model.heads=2", "Unknown key pretrain.model.heads"),
     ],

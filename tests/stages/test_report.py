@@ -101,6 +101,9 @@ def whole_pipeline(home: Path) -> dict[str, Artifact]:
             rows = [{"step": i, "loss": 5.0 / i, "validation_loss": 4.0 if i == 2 else None} for i in (1, 2, 3)]
             write_rows(folder / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), rows)
     source = {"weight": 1.0, "available_tokens": 10, "train_tokens": 9, "epochs": 0.9}
+    (found["benchmarks"].path / "tasks.json").write_text(
+        json.dumps([{"name": "gsm8k", "items": 7, "scored_items": 0, "description": "not scored"}])
+    )
     (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}, "shares": []}))
     subset = {"model": "sft", "task": "t", "metric": "acc", "subset": "flagged", "value": None, "stderr": None, "n": 0}
     (found["contamination"].path / "scores.json").write_text(json.dumps([subset]))
@@ -133,6 +136,7 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     assert page.count("<svg") == 3 and "too_short 1" in page
     assert '<b class="good">reached</b>' in page and '<b class="soft">not shown</b>' in page and '<b class="bad">opposite</b>' in page
     assert "<script" not in page and "src=" not in page and "<link" not in page
+    assert "| gsm8k | 7 | not scored |" in (artifact.path / "report.md").read_text()
     assert "What the models write" in page and "&lt;evaluate@sft&gt;" in page
     short = (artifact.path / "report.md").read_text()
     assert "\n## What the models write\n" in short and "| sft | \\<evaluate@sft> | one two |" in short, "a model's line break is no row"
