@@ -1,8 +1,10 @@
 """Whether the examples of a later training are enough for its settings, before the first model is trained.
 
 Guarantee: the numbers are those that the training itself would find: the same encoding, packing and search for quotes. What needs the model
-is not checked. With more than PLENTY examples per sequence of a batch, a prefix shows that a batch is filled, and the rest is not read.
-Cost: the encoding of at most PLENTY examples per sequence of a batch, or of all examples where these do not fill a batch.
+is not checked. With more than PLENTY examples per sequence of a batch, a prefix shows that a batch is filled, and the rest is not read
+(but for sft.replay, which asks for as many pretraining sequences as there are of chats).
+Cost: the encoding of at most PLENTY examples per sequence of a batch, or of all examples where these do not fill a batch or
+sft replays.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ def refuse_too_few(
     sequences_of: Callable[[Sequence[Record], Context], int],
     seq_len: int,
     ctx: Context,
+    prefix: bool = True,
 ) -> None:
     """Refuses records that do not fill a batch, or whose number does not fit the budget, with the error that the training would give.
 
@@ -52,13 +55,14 @@ def refuse_too_few(
         sequences_of: Returns how many sequences records give.
         seq_len: Tokens of the context.
         ctx: A context of the stage; nothing is logged.
+        prefix: Whether a prefix that fills a batch is enough. It is not where `sequences_of` asks for as many other sequences.
     """
     from stages.lm.data.phases import SequenceRange
 
     silent = replace(ctx, log=lambda line: None)
     largest = max(size.sequences for size in settings.batch_sizes)
     some = records[: PLENTY * largest]
-    if len(some) < len(records) and sequences_of(some, silent) >= largest:
+    if prefix and len(some) < len(records) and sequences_of(some, silent) >= largest:
         return
     sequences = sequences_of(records, silent)
     training.planned_run(settings, (SequenceRange(0, sequences, seq_len),), silent)

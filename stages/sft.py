@@ -188,7 +188,7 @@ def _refuse_too_few(config: SftConfig, artifacts: Mapping[str, Artifact], ctx: C
         train = part_files(artifacts["encode"].path, artifacts["mix"].path, "train", seq_len)
         return found + fit_count(config.replay, found, len(SequenceReader(train)), ctx)
 
-    refuse_too_few(config, [row for row in rows if row["split"] == "train"], sequences_of, seq_len, ctx)
+    refuse_too_few(config, [row for row in rows if row["split"] == "train"], sequences_of, seq_len, ctx, prefix=not config.replay)
 
 
 def _write_sequences(

@@ -74,6 +74,11 @@ def test_a_prefix_that_fills_a_batch_is_enough() -> None:
         return len(records) // 100
 
     refuse_too_few(settings, range(8 * PLENTY * 10), sequences_of, 64, context("sft"))
+    whole: list[int] = []
+    refuse_too_few(
+        settings, range(8 * PLENTY * 10), lambda records, ctx: whole.append(len(records)) or 64, 64, context("sft"), prefix=False
+    )  # type: ignore[func-returns-value]
+    assert whole == [8 * PLENTY * 10], "a replay depends on the number of all"
     assert asked == [8 * PLENTY, 8 * PLENTY * 10], "the prefix gives 4 sequences, all give 40"
     with pytest.raises(StageError, match="from number 0 on: 5, less than one global batch of 8"):
         refuse_too_few(settings, range(500), sequences_of, 64, context("sft"))
