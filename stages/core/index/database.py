@@ -232,9 +232,8 @@ def _write(home: Path, fresh: bool = False) -> None:
     import duckdb
 
     if (home / FILE).is_dir():
-        raise StageError(
-            "The index is a folder, not a file.", where=str(home / FILE), do="Move or remove the folder; the index is made again."
-        )
+        do = "Move or remove the folder; the index is made again."
+        raise StageError("The index is a folder, not a file.", where=str(home / FILE), do=do)
     try:
         with group_commit(home / LOCK) as needed:
             if not (needed or fresh) and (home / FILE).is_file():

@@ -91,8 +91,18 @@ def findings(artifact: Artifact, known: RunRecords, later: Sequence[Artifact]) -
         wrong.append(f"{copy}: missing, and nothing else says what the manifest was")
     place = manifest_schema.misplaced(artifact.manifest, path.parent.parent.name, path.parent.name)
     whole = "replaced" in artifact.manifest or {*artifact.manifest["key_parts"]} >= manifest_schema.STAGE_PARTS
-    contradictions = manifest_schema.contradictions(artifact.manifest) if whole else []  # an earlier version may not have written all parts
-    return [*wrong, *(f"{path}: {line}" for line in (place, *contradictions) if line)]
+    stated = (
+        [*manifest_schema.contradictions(artifact.manifest), *_misnamed(artifact)] if whole else []
+    )  # earlier versions wrote fewer parts
+    return [*wrong, *(f"{path}: {line}" for line in (place, *stated) if line)]
+
+
+def _misnamed(artifact: Artifact) -> Iterator[str]:
+    """Yields a line for each input whose id is not that of its node and key."""
+    for role, read in artifact.manifest["inputs"].items():
+        folder = read["artifact"].rpartition("/")[2]
+        if manifest.FOLDER.fullmatch(folder) and not read["artifact"].startswith(f"{read['node']}/{read['key'][:12]}"):
+            yield f"inputs.{role}.artifact is not that of its node and key"
 
 
 def is_recorded(artifact: Artifact, known: RunRecords) -> bool:
