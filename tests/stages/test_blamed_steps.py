@@ -16,9 +16,9 @@ from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.replays.blame_node import blame_node
 from stages.core.run import runner
-from stages.core.run.gc import lease_of_scratch
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.runner import Event
+from stages.core.run.scratch import lease_of_scratch
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.training_tables import Blame
 from tests.stages.conftest import DPO, PRETRAIN, RUNTIME, SFT, Chain
