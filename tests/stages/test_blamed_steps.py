@@ -15,10 +15,9 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.recipe import validated
 from stages.core.contract.runtime import Runtime
 from stages.core.replays.blame_node import blame_node
-from stages.core.run import runner
 from stages.core.run.node_job import NodeJob, prepare
 from stages.core.run.runner import Event
-from stages.core.run.scratch import lease_of_scratch
+from stages.core.run.scratch import blame_path, lease_of_scratch
 from stages.core.tables.parquet import read_rows
 from stages.core.tables.training_tables import Blame
 from tests.stages.conftest import DPO, PRETRAIN, RUNTIME, SFT, Chain
@@ -46,7 +45,7 @@ def test_a_step_of_pretrain_names_its_documents(chain: Chain) -> None:
     before = digests(chain.home / "artifacts", chain.home / "scratch")
     found = blame_node(chain.home, job, 4, events.append)
     assert digests(chain.home / "artifacts", chain.home / "scratch") == before
-    assert not runner.blame_path(chain.home, job).exists() and not lease_of_scratch(runner.blame_path(chain.home, job)).exists()
+    assert not blame_path(chain.home, job).exists() and not lease_of_scratch(blame_path(chain.home, job)).exists()
     spans = {(row["sequence"], row["segment"]): row for row in read_rows(chain.mixture.path / "sequence_spans" / "train.parquet")}
     trained = rows_of(chain.pretrained.path, 4)
     assert {part.sequence for part in found.parts} == trained
