@@ -170,7 +170,7 @@ def digests_of(home: Path, node: str, key: str) -> list[str]:
 
 def _built(artifact: Artifact) -> str:
     """Returns the sha256 of the manifest that the run which built an artifact recorded; empty if there is none."""
-    home, run_id = artifact.path.parent.parent.parent, artifact.manifest["run_id"]
+    home, run_id = artifact.path.parent.parent.parent, artifact.manifest.get("run_id", "")
     try:
         nodes = runs.read_run(home, run_id)["nodes"] if run_id and (runs.folder_of(home, run_id) / runs.NODES).is_file() else []
         named = [line["manifest"] for line in nodes if line["artifact"] == manifest.artifact_id(artifact) and line.get("manifest")]
