@@ -116,10 +116,13 @@ def perform_here(node: str, work: Callable[[Report], Result]) -> Result:
 
     Raises:
         StageError: The last attempt had a network error, too.
+        BrokenPipeError: A pipe of this process has no reader; a ConnectionError that is not of the network.
     """
     for pause in RETRY_PAUSES_S:
         try:
             return announced(node, work)
+        except BrokenPipeError:
+            raise
         except NETWORK_ERRORS as error:
             WATCHER.get()(Event("log", node, {"line": f"{error}; tries again in {pause} s"}))
             time.sleep(pause)

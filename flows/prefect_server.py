@@ -78,7 +78,7 @@ def served_url(home: Path) -> str:
     try:
         with (home / "prefect" / LOCK).open(encoding="utf-8") as file:
             return "" if lock_file(file.fileno(), shared=True) else file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the server of another user is not this one's
         return ""
 
 

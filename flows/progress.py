@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
@@ -175,7 +175,8 @@ def _plain(out: TextIO) -> Iterator[Report]:
 
     def report(event: Event) -> None:
         if due(event) and (text := line_of(event)):
-            print(text, file=out, flush=True)
+            with suppress(BrokenPipeError):  # nobody reads any more; the work goes on, and the run's log has every line
+                print(text, file=out, flush=True)
 
     yield report
 

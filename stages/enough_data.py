@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from stages import training
+from stages.core.contract.errors import StageError
 from stages.held_out_quotes import ROLES
 
 if TYPE_CHECKING:
@@ -62,7 +64,9 @@ def refuse_too_few(
     silent = replace(ctx, log=lambda line: None)
     largest = max(size.sequences for size in settings.batch_sizes)
     some = records[: PLENTY * largest]
-    if prefix and len(some) < len(records) and sequences_of(some, silent) >= largest:
-        return
+    if prefix and len(some) < len(records):
+        with suppress(StageError):  # a prefix without a record that can be used says nothing of the others
+            if sequences_of(some, silent) >= largest:
+                return
     sequences = sequences_of(records, silent)
     training.planned_run(settings, (SequenceRange(0, sequences, seq_len),), silent)

@@ -90,7 +90,9 @@ def run(
     cached = sum(step.state == NodeState.CACHED for step in plan.steps)
     if plan.complete and not forced:
         say(f"all {len(plan.steps)} nodes are cached", error=True)
-        answer_run(common, session.home, work(perform_here))
+        with termination_raised():
+            run_id = work(perform_here)
+        answer_run(common, session.home, run_id)
         return 0
     off = f", off: {', '.join(plan.off)}" if plan.off else ""
     say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)

@@ -86,8 +86,11 @@ def recorded(home: Path) -> dict[str, Any]:
     for path in sorted(home.glob("artifacts/*/*/manifest.json")):
         manifest = json.loads(path.read_text())
         manifests[f"{path.parent.parent.name}/{path.parent.name}"] = {
-            name: manifest[name]
-            for name in ("node", "key", "digest", "alias", "rows", "bytes", "files", "inputs", "record_counts", "summary")
+            name: manifest[name] for name in ("node", "key", "digest", "alias", "rows", "bytes", "files", "record_counts", "summary")
+        }
+        read = manifest["inputs"].items()  # but the digest of an input's manifest, which has dates
+        manifests[f"{path.parent.parent.name}/{path.parent.name}"]["inputs"] = {
+            role: {name: value for name, value in one.items() if name != "manifest"} for role, one in read
         }
     log = (home / "runs" / run_id / "log.txt").read_text().replace(str(home), "HOME")
     lines = [OF_THE_CLOCK.sub("", line.split("  ", 1)[1]) for line in log.splitlines()]

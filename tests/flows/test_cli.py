@@ -138,7 +138,7 @@ def test_a_usage_error_names_what_is_wrong_and_where_the_help_is(
         main([*words, "--debug"])
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1.7", "1e3", "²", "0x10", "1_000", "many", "9" * 5000, ""])
+@pytest.mark.parametrize("number", ["0", "-1", "1.7", "1e3", "²", "0x10", "1_000", "many", "9" * 5000])
 @pytest.mark.parametrize(
     "words",
     [
@@ -166,7 +166,7 @@ def test_a_port_is_at_most_65535(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_setting_reaches_the_command_as_it_was_typed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The library would read a JSON list in an option that takes many values."""
     at = ["--home", str(tmp_path)]
-    for value, what in (('["a"]', "--set '[\"a\"]' is not node.key=value"), ("", "--set '' is not node.key=value")):
+    for value, what in (('["a"]', "--set '[\"a\"]' is not node.key=value"), ("", "--set is empty")):
         assert main(["plan", "tiny", "--set", value, *at]) == 2 and what in capsys.readouterr().err
     for words in (["--set=dedup.threshold=7"], ["--set", "dedup.threshold=7", "--set", "report.title=x"]):
         assert main(["plan", "tiny", *words, *at]) == 2 and "dedup.threshold: must be" in capsys.readouterr().err

@@ -85,3 +85,15 @@ def test_a_prefix_that_fills_a_batch_is_enough() -> None:
     asked.clear()
     refuse_too_few(settings, range(8 * PLENTY * 10), lambda records, ctx: asked.append(len(records)) or 8, 64, context("sft"))  # type: ignore[func-returns-value]
     assert asked == [8 * PLENTY]
+
+
+def test_a_prefix_without_a_record_that_can_be_used_says_nothing_of_the_others() -> None:
+    settings = validated(sft.STAGE.config, SFT | {"budget": {"steps": 5}}, "sft")
+    records = range(8 * PLENTY * 10)
+
+    def sequences_of(records: Any, ctx: Context) -> int:
+        if len(records) == 8 * PLENTY:
+            raise StageError("No conversation is left to train on: 400 too_long.", where="", do="")
+        return 100
+
+    refuse_too_few(settings, records, sequences_of, 64, context("sft"))

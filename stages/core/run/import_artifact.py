@@ -69,7 +69,7 @@ def import_artifact(
         if len(paths) == 1 and _is_artifact(Path(paths[0]), stage):
             if mapping:
                 raise RecipeError(f"{paths[0]} is an artifact, which is copied as it is.", where=f"node {node}", do="Leave --map out.")
-            result = copy_artifact(home, node, stage, Path(paths[0]), provenance.strip())
+            result = copy_artifact(home, node, stage, Path(paths[0]).resolve(), provenance.strip())
         else:
             result = _import_files(home, node, stage, paths, provenance.strip(), mapping, report)
         database.update(home)

@@ -129,7 +129,7 @@ def unfinished(home: Path) -> list[Unfinished]:
     for folder in sorted((home / "scratch").glob("*")):
         node, job = node_of_scratch(folder), _read(folder)
         owners = [owner for run_id in reversed(job["runs"]) if (owner := _owner(home, run_id))]
-        published = not folder.name.endswith(FORCED) and (home / "artifacts" / node / job["key"][:12] / manifest.NAME).is_file()
+        published = not folder.name.endswith(FORCED) and manifest.is_built(home / "artifacts" / node / job["key"][:12])
         if owners and not published:
             (run_id, alias, state), others = owners[0], tuple(owner.alias for owner in owners[1:])
             found.append(Unfinished(PREFIX + folder.name, node, folder, run_id, alias, state, others, tuple(job["inputs"])))

@@ -90,14 +90,14 @@ def built_again(home: Path, recipe: Recipe, start: str, until: str) -> set[str]:
     try:
         records = [runs.read_run(home, run_id) for run_id in runs.run_ids(home)]
         own = sorted((one for one in records if one["recipe"] == recipe.name), key=lambda one: one["seq"], reverse=True)
+        found = set[str]()
+        for record in own:
+            asked = record["command"].get("start"), record["command"].get("until")
+            if record["state"] not in STOPPED or asked != (start, until) or _differing(record["resolved"], recipe):
+                break
+            found |= {line["node"] for line in record["nodes"] if line["state"] in BUILDS}
     except runs.UNREADABLE:
         return set()
-    found = set[str]()
-    for record in own:
-        asked = record["command"].get("start"), record["command"].get("until")
-        if record["state"] not in STOPPED or asked != (start, until) or _differing(record["resolved"], recipe):
-            break
-        found |= {line["node"] for line in record["nodes"] if line["state"] in BUILDS}
     return found
 
 

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError, VerificationError
+from stages.core.contract.errors import LoamError, RecipeError, StageError, VerificationError
 from stages.core.store import manifest_schema, names
 from stages.core.store.external import mark_of, sha256_file
 from stages.core.store.files import fsync, make_durably, usual_mode, write_durably
@@ -75,6 +75,14 @@ def as_published(artifact: Artifact) -> Artifact:
 def is_imported(artifact: Artifact) -> bool:
     """Returns whether an artifact was imported. No run can make it again, and a node uses it only where a recipe's `import` names it."""
     return "imported" in artifact.manifest
+
+
+def is_built(folder: Path) -> bool:
+    """Returns whether a folder holds an artifact that a node of this home built: a node never uses an imported one of its key."""
+    try:
+        return not is_imported(read_artifact(folder))
+    except (OSError, ValueError, LoamError):
+        return False
 
 
 def input_digest(artifact: Artifact) -> str:

@@ -183,6 +183,8 @@ BESIDE_PROMPTS: Mapping[str, tuple[Changes, UncarriedReason]] = {
     **_rules(says_something, UncarriedReason.REJECTED_ANSWER, "rejected"),
 }
 """In a record whose prompt is a field. Where messages hold all, data sets keep such fields, from which they made the messages."""
+OF_JUDGES = ("rationale",)
+"""Fields that, beside two answers, tell why one is better."""
 PROMPTS = ("prompt", "instruction", "question")
 """Fields that hold a prompt of their own."""
 FOREIGN_ROLES: Mapping[str, UncarriedReason] = {
@@ -216,6 +218,8 @@ def refuse_uncarried(record: Mapping[str, JsonValue], read: Collection[str], fie
         UncarriedError: There is such a field.
     """
     rules = BESIDE_PROMPTS if any(field in PROMPTS for field in read) else ANYWHERE
+    if "chosen" in read or "completions" in read:
+        rules = {name: rule for name, rule in rules.items() if name not in OF_JUDGES}
     above = sorted({name for path in fields.values() if path not in record for name in _above(path)})
     taken = {*(field for field in read if field not in fields), *fields.values(), *above}
     for holder, place in ((record, ""), *((value_at(record, name)[1], f"{name}.") for name in above)):

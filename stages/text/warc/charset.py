@@ -46,7 +46,7 @@ OTHER_LABELS = {
 }  # labels that resiliparse lacks
 NO_LETTER = re.compile(rb"[^A-Za-z\x80-\xff]")
 ASCII_TEXT = re.compile(r"[\x00-\x7f]+")
-TAG = re.compile(rb"<[^>]*>")
+TAG = re.compile(rb"<[^<>]*>")  # without "<", so that a page of "<" takes linear time
 JIS = re.compile(rb"\x1b\$[@B]|\x1b\(J")  # escape sequences of ISO-2022-JP, all in ASCII bytes
 ASCII = bytes(range(128))
 WIDER = {  # charsets that browsers extend (WHATWG) -> Python's codec of the larger set

@@ -33,12 +33,13 @@ BOUNDARY = re.compile(rb"\r\n(?=[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]{0,1000})?\r\n)"
 BAD_SIZE = re.compile(rb"[ \t]*[^\s<]{1,16}[ \t]*\r\n")  # a line in the place of a chunk size
 CUT_SIZE = re.compile(rb"\s*(?:[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]*)?)?\s*")  # all that is left where the transfer broke off before a chunk
 MOST_BOUNDARIES = 10_000  # lines that look like a chunk size, of which each is examined; a body made of them is not worth the time
-TRAILERS = re.compile(rb"(?:[!-9;-~]+:[^\n]*\n){0,100}\s*")  # header fields after the last chunk
+TRAILERS = re.compile(rb"(?:[!-9;-~]+:[^\n]*\n){0,8}\s*")  # header fields after the last chunk
 NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters without those of lines and of ISO-2022-JP
 WIDE_STARTS = (b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")  # of a page in UTF-16
 TEXT_BYTES = 1024
 ZLIB, RAW_DEFLATE = 15, -15  # zlib's wbits
 CODINGS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "x-deflate": "deflate", "br": "br", "zstd": "zstd"}
+MOST_CODINGS = 8  # of a body; each may read the whole body again
 NO_CODING = frozenset({"", "identity", "none", "chunked"})
 
 
@@ -96,12 +97,15 @@ def read_fields(head: bytes) -> dict[str, str]:
     if "\n " in text or "\n\t" in text:
         text = FOLD.sub(" ", text)
     fields: dict[str, str] = {}
+    each: list[str] = []
     for line in text.split("\n")[1:]:
         name, colon, value = line.partition(":")
         if colon:
             name, value = name.strip().lower(), value.strip()
-            fields[name] = f"{fields[name]}\n{value}" if name == EACH_COUNTS and name in fields else fields.get(name, value)
-    return fields
+            fields.setdefault(name, value)
+            if name == EACH_COUNTS:
+                each.append(value)
+    return {**fields, EACH_COUNTS: "\n".join(each)} if each else fields
 
 
 def read_answer(block: bytes) -> tuple[int, dict[str, str], bytes] | None:
@@ -121,12 +125,15 @@ def content_type(value: str) -> tuple[str, str]:
 
 
 def decode_body(body: bytes, headers: Mapping[str, str], limits: WarcLimits) -> DecodedBody:
-    """Returns the payload of a body without its transfer and content encodings. Raises BodyError if nothing of it can be read, or too much.
+    """Returns the payload of a body without its transfer and content encodings.
 
     Args:
         body: Body as stored.
         headers: Header fields; the names are in lower case.
         limits: Limits of decompression.
+
+    Raises:
+        BodyError: Nothing of it can be read, or it is too large; also if more than MOST_CODINGS encodings are named.
 
     >>> decode_body(b"plain", {"content-encoding": "gzip"}, WarcLimits(100, 100)).data
     b'plain'
@@ -147,7 +154,10 @@ def decode_body(body: bytes, headers: Mapping[str, str], limits: WarcLimits) -> 
     named = [
         part.partition(";")[0].strip() for field in (headers.get("content-encoding", ""), transfer) for part in field.lower().split(",")
     ]
-    for coding in reversed([name for name in named if name not in NO_CODING]):
+    named = [name for name in named if name not in NO_CODING]
+    if len(named) > MOST_CODINGS:
+        raise BodyError(PageReason.BAD_ENCODING)
+    for coding in reversed(named):
         if coding not in CODINGS:
             if "chunked" not in coding:
                 faults.append(BodyFault.UNKNOWN_ENCODING)

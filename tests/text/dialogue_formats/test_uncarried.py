@@ -245,3 +245,10 @@ def test_records_of_kto_are_not_sent_to_the_conversations(verdict: Any) -> None:
 
 def test_every_reason_has_its_words() -> None:
     assert set(CAUSES) == set(UncarriedReason) and all(does and do.endswith(".") for does, do in CAUSES.values())
+
+
+def test_a_judges_reason_beside_two_answers_is_no_reasoning_of_the_model() -> None:
+    """As in argilla's pairs. In a chat it is reasoning apart from the answer."""
+    for name, record in PAIRS.items():
+        assert read(PAIR_FORMATS, record | {"rationale": "The first is kinder."}) == Pair([USER], "ho", "no"), name
+    assert dropped(CHAT_FORMATS, CHATS["messages"] | {"rationale": "First, …"}) == ("reasoning", "rationale")

@@ -262,3 +262,14 @@ def test_fields_of_a_head() -> None:
 ])  # fmt: skip
 def test_content_types(value: str, expected: tuple[str, str]) -> None:
     assert content_type(value) == expected
+
+
+def test_more_codings_than_any_server_applies_are_refused() -> None:
+    """Catches: a header of a megabyte whose codings read the body 100,000 times."""
+    with pytest.raises(BodyError):
+        decode_body(b"<html>text", {"content-encoding": "deflate," * 9}, WarcLimits(1000, 100))
+
+
+def test_every_robots_field_is_a_line_and_of_others_the_first_counts() -> None:
+    fields = read_fields(b"HTTP/1.1 200 OK\r\nX-Robots-Tag: a\r\nB: 1\r\nX-Robots-Tag: b\r\nB: 2")
+    assert fields == {"x-robots-tag": "a\nb", "b": "1"}
