@@ -200,3 +200,25 @@ def test_a_network_error_is_tried_again(times: int, tmp_path: Path, monkeypatch:
             assert tries == ["words"] * 4 and "run the same command again" in error.value.do and "last answer: gone" in error.value.where
     finally:
         WATCHER.reset(token)
+
+
+class Closed(io.StringIO):
+    """A stream whose reader has gone."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_closed_standard_error_stops_no_work() -> None:
+    """Catches: a run of days that ends when the terminal does, or that tries again as after a network error."""
+    with watching(Closed()):
+        WATCHER.get()(Event("log", "crawl", {"line": "hello"}))
+    attempts: list[str] = []
+
+    def work(report: Report) -> Result:
+        attempts.append("once")
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        perform_here("crawl", work)
+    assert attempts == ["once"]

@@ -83,3 +83,11 @@ def test_a_second_interrupt_kills_a_server_that_is_stopping(monkeypatch: pytest.
     monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
     stop(children)
     assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
+
+
+def test_the_prefect_folder_of_another_user_is_none_of_a_runs_business(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*words: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert prefect_server.served_url(tmp_path) == ""

@@ -242,3 +242,15 @@ def test_scratch_of_other_code_is_discarded_with_a_word(home: Path, failing: Pat
     again = prepare(home, "words", WORDS, config, 7, Runtime(workers=1), {})
     run_node(home, again, run, lambda event: said.append(event.values.get("line", "")))
     assert "starts anew, because other code left what an earlier run began" in said
+
+
+def test_an_import_of_the_same_key_frees_no_scratch_because_no_node_uses_it(home: Path, failing: Path) -> None:
+    run = stopped(home, "killed")
+    shutil.copytree(folder := next(home.glob("scratch/*")), home / "aside")
+    failing.unlink()
+    made = build(home, run)
+    shutil.copytree(home / "aside", folder)
+    assert not unfinished(home), "it is published"
+    path = made.path / manifest.NAME
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"imported": {"provenance": "elsewhere"}}), encoding="utf-8")
+    assert [one.name for one in unfinished(home)] == [f"scratch/{folder.name}"]
