@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flows.pipeline import pipeline, stage_of
+from stages.contamination import SEARCHES
 from stages.core.contract.declaration import Artifact
 from stages.core.run.runner import Event
 from stages.core.tables.parquet import schema, write_rows
@@ -107,6 +108,8 @@ def whole_pipeline(home: Path) -> dict[str, Artifact]:
     (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}, "shares": []}))
     subset = {"model": "sft", "task": "t", "metric": "acc", "subset": "flagged", "value": None, "stderr": None, "n": 0}
     (found["contamination"].path / "scores.json").write_text(json.dumps([subset]))
+    searched = [{"task": "t", "items": 7, "flagged": 2, "too_short": 1}]
+    write_rows(found["contamination"].path / "searches.parquet", schema(**SEARCHES.types), searched)
     return {node: relisted(artifact) for node, artifact in found.items()}
 
 

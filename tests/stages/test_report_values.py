@@ -57,7 +57,9 @@ def test_sections_stand_in_the_order_of_the_dag_and_equal_headings_together(
     pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = page(pipeline, tmp_path, monkeypatch)["sections"]
-    assert [s["heading"] for s in seen] == ["Results", "Data", "Mixture", "Training", "Models", "Scores with and without overlap", ""]
+    assert [s["heading"] for s in seen] == [
+        "Results", "Data", "Tasks without scores", "Mixture", "Training", "Models", "Scores with and without overlap", "",
+    ]  # fmt: skip
     harness = (
         f"± is one standard error. {WORDING} lm-eval 0.4 computes the metrics. "
         "Bits per byte over whole held-out documents, context 256 tokens."
@@ -155,8 +157,9 @@ def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path
     ]  # fmt: skip
     (pipeline["contamination"].path / "scores.json").write_text(json.dumps(given))
     seen = page(pipeline, tmp_path, monkeypatch)
-    assert [table.folded for table in section(seen, "Scores with and without overlap")["tables"]] == [True]
-    assert rows(seen, "Scores with and without overlap") == [
+    searched, scores = section(seen, "Scores with and without overlap")["tables"]
+    assert not searched.folded and [dict(row) for row in searched.rows] == [{"task": "t", "items": "7", "flagged": "2", "too short": "1"}]
+    assert scores.folded and [dict(row) for row in scores.rows] == [
         {**part, "subset": "clean", "score": "0.500 ± 0.062", "items": "1,234"}, {**part, "subset": "flagged", "score": "1.000", "items": "1"},
         {**part, "subset": "none", "score": "", "items": "0"},
     ]  # fmt: skip

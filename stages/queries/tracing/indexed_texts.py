@@ -23,7 +23,7 @@ from stages.text.match.example_texts import TextKind
 if TYPE_CHECKING:
     from stages.text.match.suffix_array import TextPiece
 
-INDEX_VERSION = 3
+INDEX_VERSION = 4
 """The version of stage text_index that is read. Version 1 has too few places in scripts without spaces, so counts would be too low. Version 2
 has documents alone."""
 TABLES: Mapping[TextKind, str] = {TextKind.CONVERSATION: "conversations", TextKind.PREFERENCE_PAIR: "preferences"}
