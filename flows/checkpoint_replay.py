@@ -18,13 +18,8 @@ from stages.core.store import manifest
 from stages.queries.receipts import windows_of
 
 
-def replayed_windows(home: Path, name: str, asked: Draw | Sequence[int]) -> Replay:
-    """Returns the windows that were trained again.
-
-    Args:
-        home: The home folder.
-        name: The checkpoint, by any name.
-        asked: How many windows to draw, or their numbers, from 1.
+def refuse_no_checkpoint(home: Path, name: str, asked: Draw | Sequence[int]) -> None:
+    """Refuses a replay that names no checkpoint.
 
     Raises:
         RecipeError: The name is empty or that of a run.
@@ -32,6 +27,16 @@ def replayed_windows(home: Path, name: str, asked: Draw | Sequence[int]) -> Repl
     if not name or lookup.find_run(home, name):
         option = "--replay" if isinstance(asked, Draw) else "--windows"
         raise RecipeError(f"{option} trains one checkpoint again, and none is named.", where=option, do="Name a checkpoint: pretrain-1.")
+
+
+def replayed_windows(home: Path, name: str, asked: Draw | Sequence[int]) -> Replay:
+    """Returns the windows that were trained again.
+
+    Args:
+        home: The home folder.
+        name: The checkpoint, by any name.
+        asked: How many windows to draw, or their numbers, from 1.
+    """
     artifact = manifest.read_artifact(home / "artifacts" / str(lookup.latest_artifact(home, name)["artifact_id"]))
     stage = stage_of(upstream([artifact.manifest["node"]])[-1])
     return replay_windows(home, artifact, stage, windows_of(artifact), asked, lambda line: say(line, error=True))

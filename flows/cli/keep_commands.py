@@ -67,6 +67,10 @@ def verify(
     from stages.queries import lineage
 
     home, asked = common.folder(), _asked_windows(replay, seed, windows)
+    if asked is not None:
+        from flows.checkpoint_replay import refuse_no_checkpoint
+
+        refuse_no_checkpoint(home, name, asked)
     checked, wrong = lineage.verify(home, name)
     unrecorded = lineage.unrecorded(home, name)
     if asked is None or wrong:
