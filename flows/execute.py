@@ -118,20 +118,19 @@ def perform_here(node: str, work: Callable[[Report], Result]) -> Result:
         StageError: The last attempt had a network error, too.
         BrokenPipeError: A pipe of this process has no reader; a ConnectionError that is not of the network.
     """
-    for pause in RETRY_PAUSES_S:
+    pauses = iter(RETRY_PAUSES_S)
+    while True:
         try:
             return announced(node, work)
         except BrokenPipeError:
             raise
         except NETWORK_ERRORS as error:
+            if (pause := next(pauses, None)) is None:
+                what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
+                do = "Check the network and the host, then run the same command again; finished shards are kept."
+                raise StageError(what, where=where, do=do) from error
             WATCHER.get()(Event("log", node, {"line": f"{error}; tries again in {pause} s"}))
             time.sleep(pause)
-    try:
-        return announced(node, work)
-    except NETWORK_ERRORS as error:
-        what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
-        do = "Check the network and the host, then run the same command again; finished shards are kept."
-        raise StageError(what, where=where, do=do) from error
 
 
 def run_one(session: Session, node: str, perform: Perform, command: Mapping[str, str | bool], force: bool) -> str:
