@@ -79,7 +79,9 @@ def test_what_takes_the_place_of_a_damaged_artifact_is_as_durable(tmp_path: Path
     again = manifest.publish(tmp_path, written(tmp_path), first.manifest | {"alias": "words-1"}, first)
     assert again.path == first.path and calls[0] == ("fsync", "scratch/out/manifest.json"), "its files were fsynced as they were listed"
     aside, placed = calls.index(("rename", "scratch/out.damaged")), calls.index(("rename", f"artifacts/words/{'f' * 12}"))
-    assert aside == placed - 1 and all(kind == "fsync" for kind, _ in calls[:aside]) and calls[placed + 1] == ("fsync", "artifacts/words")
+    renamed = [name for kind, name in calls[:aside] if kind == "rename"]
+    assert renamed == [f"manifests/words/{'f' * 12}.json"], "the copy of the manifest is the only name given before the old artifact goes"
+    assert aside == placed - 1 and calls[placed + 1] == ("fsync", "artifacts/words")
     assert not (tmp_path / "scratch" / "out.damaged").exists()
 
 

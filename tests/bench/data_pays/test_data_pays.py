@@ -88,6 +88,6 @@ def test_the_positives_are_ordinary_text() -> None:
 
 def test_the_settings_of_the_arms_are_settings_of_small(tmp_path: Path) -> None:
     recipe = open_session(
-        "small", words({"crawl.warcs": ["a.warc.gz"], **TRAINING, "pretrain.budget": {"steps": 2}, **NO_RULES}), str(tmp_path)
+        "small", words({"crawl.warcs": ["a.warc.gz"], **TRAINING, "pretrain.budget": {"steps": arms.STEPS}, **NO_RULES}), str(tmp_path)
     ).recipe
     assert recipe.resolved()["pretrain"]["model"]["conv_layers"] == [0, 2]
