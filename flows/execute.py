@@ -89,7 +89,7 @@ def run_nodes(
             for number, step in enumerate(steps):
                 if step.stage.model and not trained and step.node not in session.imported:
                     trained = True
-                    _refuse_too_little(session, steps[number:], artifacts, running)
+                    _refuse_too_little(session, steps, number, artifacts, running)
                 artifacts[step.node], state = _one(session, step, artifacts, perform, running, step.node in force)
                 states[state] += 1
         except BaseException as error:
@@ -227,14 +227,21 @@ def _one(
     return result.artifact, result.state
 
 
-def _refuse_too_little(session: Session, steps: Sequence[Step], artifacts: Mapping[str, Artifact], running: _Running) -> None:
-    """Refuses data that are too few for a later training, before the first step trains a model.
+def _refuse_too_little(session: Session, steps: Sequence[Step], number: int, artifacts: Mapping[str, Artifact], running: _Running) -> None:
+    """Refuses data that are too few for a later training, before a step trains the first model.
+
+    Args:
+        session: The recipe and the home.
+        steps: All steps of the run.
+        number: The place of the step that trains.
+        artifacts: Node -> what is built.
+        running: The run.
 
     Raises:
         StageError: They are too few; the message is that of the later node.
     """
     home, recipe = session.home, session.recipe
-    first, *later = steps
+    first, *later = steps[number:]
     for step in later:
         if step.stage.enough is None or step.node in session.imported:
             continue
@@ -242,12 +249,24 @@ def _refuse_too_little(session: Session, steps: Sequence[Step], artifacts: Mappi
             node=step.node, seed=recipe.seed, runtime=recipe.runtime, scratch=home / "scratch", cache=home / "cache",
             progress=lambda *values: None, log=lambda line: None, drop=lambda *what: None, files=lambda name: (),
         )  # fmt: skip
+        used = _made_from(step, steps)
         try:
-            step.stage.enough(recipe.sections[step.node], artifacts, ctx)
+            step.stage.enough(recipe.sections[step.node], {node: one for node, one in artifacts.items() if node in used}, ctx)
         except StageError as error:
             with suppress(OSError):
                 runs.record_node(home, running.run_id, step.node, NodeState.FAILED, message=redact(_first_line(error)))
             raise StageError(error.what, where=f"{error.where}, found before {first.node} is trained", do=error.do) from error
+
+
+def _made_from(step: Step, steps: Sequence[Step]) -> set[str]:
+    """Returns the nodes that a step reads, directly or through others. What an imported artifact was made from is not among them."""
+    by_name, used, queue = {one.node: one for one in steps}, set[str](), [*step.reads.values()]
+    while queue:
+        name = queue.pop()
+        if name not in used:
+            used.add(name)
+            queue += by_name[name].reads.values() if name in by_name else ()
+    return used
 
 
 def _state_of(error: BaseException) -> NodeState:

@@ -1,7 +1,7 @@
 """Prints the comparison of two runs on one screen: scores, then settings, then sizes of the data, then how many values more differ.
 
-Guarantee: at most ROWS rows of tables, two lines of title per table, and one line each for nodes that cannot be compared, other code, and
-what is not shown.
+Guarantee: at most ROWS rows of tables, two lines of title per table, and one line each for nodes and scores that cannot be compared, other
+code, and what is not shown.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ def _say_the_rest(found: RunsOverview, a: str, b: str, there: Mapping[str, int],
     notes = [
         (f"only {a} reached", found.only_a),
         (f"only {b} reached", found.only_b),
+        (f"scored for {a} alone", found.scored_a),
+        (f"scored for {b} alone", found.scored_b),
         ("other code or versions of packages built", found.code),
         ("removed by gc, so not compared", found.gone),
     ]

@@ -89,6 +89,8 @@ class RunsOverview:
         code: nodes that other code or other versions of packages built, without imported ones.
         only_a: nodes that only the first run reached.
         only_b: nodes that only the second run reached.
+        scored_a: "MODEL TASK METRIC" of the main scores that only the first run has, of models that both scored.
+        scored_b: those that only the second run has.
         gone: nodes whose artifacts `gc` has removed, so that they cannot be compared.
         others: number of further differences.
     """
@@ -99,6 +101,8 @@ class RunsOverview:
     code: Sequence[str]
     only_a: Sequence[str]
     only_b: Sequence[str]
+    scored_a: Sequence[str]
+    scored_b: Sequence[str]
     gone: Sequence[str]
     others: int
 
@@ -166,6 +170,8 @@ def overview(home: Path, a: str, b: str) -> RunsOverview:
         tuple(dict.fromkeys(row["node"] for row in code)),
         [row["node"] for row in reached if row["a"]],
         [row["node"] for row in reached if row["b"]],
+        _scored_alone(both),
+        _scored_alone([(node, second, first) for node, first, second in both]),
         gone,
         len(rows) - len(reached) - len(settings) - len(code) - len(gone) - len(sizes),
     )
@@ -231,6 +237,16 @@ def _size(artifact: Artifact) -> tuple[int, int]:
 def _sizes(node: str, a: Artifact, b: Artifact) -> SizeDifference:
     (rows_a, tokens_a), (rows_b, tokens_b) = _size(a), _size(b)
     return {"node": node, "rows_a": rows_a, "rows_b": rows_b, "tokens_a": tokens_a, "tokens_b": tokens_b}
+
+
+def _scored_alone(both: Sequence[tuple[str, Artifact, Artifact]]) -> list[str]:
+    """Returns "MODEL TASK METRIC" of every main score that the first artifact of a node has and the second has not."""
+    return [
+        " ".join(part for part in (node.partition("@")[2], task, metric) if part)
+        for node, a, b in both
+        if a.manifest["kind"] == "scores" == b.manifest["kind"]
+        for task, metric in sorted(_main_scores(a).keys() - _main_scores(b).keys())
+    ]
 
 
 def _scores(both: Sequence[tuple[str, Artifact, Artifact]]) -> list[ScoreDifference]:

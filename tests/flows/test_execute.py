@@ -20,6 +20,7 @@ from stages.core.contract.errors import LoamError, StageError
 from stages.core.contract.recipe import load_recipe
 from stages.core.run.runner import Event, Report, Result
 from stages.queries.plan import Step
+from tests.conftest import run_stage
 from tests.core.toys import COUNT, WORDS
 
 
@@ -157,13 +158,14 @@ def test_data_too_small_for_a_later_training_stop_the_run_before_the_first(tmp_p
         toy(tmp_path), {"words": WORDS.config, "count": COUNT.config, "last": COUNT.config}, ("runtime.workers=1", "runtime.openlineage=''")
     )
     trains, later = replace(COUNT, model="base"), replace(COUNT, name="last", enough=enough)
-    steps = [Step("words", {}, WORDS), Step("count", {"words": "words"}, trains), Step("last", {"words": "words"}, later)]
+    steps = [Step("words", {}, WORDS), Step("count", {"words": "words"}, trains), Step("last", {"words": "count"}, later)]
     session = Session(tmp_path / "home", recipe)
     with pytest.raises(StageError) as caught:
-        run_nodes(session, steps, watched, {"flow": "pretrain", "until": ""})
+        unread = run_stage(WORDS, {}, {}, tmp_path / "unread")
+        run_nodes(session, steps, watched, {"flow": "pretrain", "until": ""}, ready={"unread": unread})
     error = caught.value
     assert (error.what, error.where, error.do) == ("Three sequences are too few.", "node last, found before count is trained", "Give more.")
-    assert asked == [(recipe.sections["last"], ["words"])]
+    assert asked == [(recipe.sections["last"], ["words"])], "what its inputs are made from, as far as it is built"
     assert (tmp_path / "home/artifacts/words").is_dir() and not (tmp_path / "home/artifacts/count").exists()
     run_nodes(session, [steps[0], replace(steps[1], stage=COUNT)], watched, {"flow": "pretrain", "until": ""})
     run_nodes(session, [*steps[:2]], watched, {"flow": "pretrain", "until": "count"})

@@ -88,6 +88,19 @@ def test_fewer_bits_are_better_and_other_items_are_not_compared(tmp_path: Path) 
     assert overview(home, "tiny-2", "tiny-3").scores[1]["shown"].endswith("the two were not scored on the same items")
 
 
+def test_a_score_of_one_run_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    old, new = ([{"task": name, "metric": "acc", "value": 0.5, "primary": True}] for name in ("hellaswag", "loam_hellaswag"))
+    for number, more in enumerate((old, new), start=1):
+        make_run(home, number, [scored(home, number, [0, 1], [1.0], more)])
+    database.update(home)
+    found = overview(home, "tiny-1", "tiny-2")
+    assert (found.scored_a, found.scored_b) == (["base hellaswag acc"], ["base loam_hellaswag acc"])
+    assert main(["compare", "tiny-1", "tiny-2", "--home", str(home)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "scored for tiny-1 alone: base hellaswag acc" in lines and "scored for tiny-2 alone: base loam_hellaswag acc" in lines
+
+
 def test_what_differs_is_sorted_and_nothing_is_counted_twice(home: Path) -> None:
     found = overview(home, "tiny-1", "tiny-2")
     assert [(row["node"], row["what"], row["a"], row["b"]) for row in found.settings] == [("dedup", "config.threshold", 0.25, 0.5)]
@@ -144,10 +157,12 @@ def test_whatever_differs_it_is_one_screen(capsys: pytest.CaptureFixture[str], s
     score: ScoreDifference = {"model": "sft", "task": "t", "metric": "m", "a": 1, "b": 2, "difference": 1, "p": 0.5, "shown": "none"}
     setting: NodeDifference = {"node": "dedup", "what": "config.x", "a": "y" * 200, "b": [1, 2]}
     size: SizeDifference = {"node": "dedup", "rows_a": 1, "rows_b": 2, "tokens_a": 0, "tokens_b": 0}
-    print_overview(RunsOverview([score] * scores, [setting] * settings, [size] * data, ["x"], ["y"], ["z"], ["w"], 5), "a b", "c")
+    print_overview(
+        RunsOverview([score] * scores, [setting] * settings, [size] * data, ["x"], ["y"], ["z"], ["u"], ["v"], ["w"], 5), "a b", "c"
+    )
     lines = capsys.readouterr().out.splitlines()
     rows = [sum(line.startswith(start) for line in lines) for start in ("sft t m", "dedup.x", "dedup  ")]
-    assert len(lines) <= 29 and sum(rows) <= ROWS and max(map(len, lines)) < 140
+    assert len(lines) <= 31 and sum(rows) <= ROWS and max(map(len, lines)) < 140
     assert rows[0] == min(scores, ROWS - rows[1] - rows[2]) and rows[1] == min(4, settings) and rows[2] == min(4, data)
     left = [
         (count - shown, name) for count, shown, name in zip((scores, settings, data), rows, ("scores", "settings", "data"), strict=True)

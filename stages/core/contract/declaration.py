@@ -300,7 +300,8 @@ class Stage:
         summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
         section: The stage's section of the report, or None.
         model: The name of the model that the stage's checkpoint is, or "".
-        enough: enough(config, artifacts, ctx) refuses too few data. A run calls it before it trains a model. artifacts: node -> what is built.
+        enough: enough(config, artifacts, ctx) refuses too few data. A run calls it before it trains a model. artifacts: node -> what
+            is built of the nodes that this one is made from.
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
         sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
         off: Node that is off -> why, for a stage that reads every node. It is in the key. flows/pipeline.py fills it in.
