@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
-.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer record-code docs queries setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer docs queries setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -45,10 +45,6 @@ bench-smoke: .venv/.ready
 test-browser: .venv/.ready
 	@.ci/setup
 	$(BIN)/python -m pytest -m browser
-
-# Run this after a change of a stage's code (see tests/architecture/record_code.py). WHY is the reason why its output stays the same.
-record-code: .venv/.ready
-	@$(BIN)/python -m tests.architecture.record_code "$(WHY)"
 
 # Run this after a change of the declaration of a stage or a rule: it rewrites the tables of README.md, VIEWS.md and SETTINGS.md.
 docs: .venv/.ready

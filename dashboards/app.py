@@ -11,18 +11,18 @@ server there that you do not trust.
 from __future__ import annotations
 
 import secrets
-import signal
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from dashboards.guard import local_only
 from dashboards.page import DashboardPage, PageVisit, all_pages, page_html
 from stages.core.contract.errors import StageError
+from stages.processes import termination_raises
 
 if TYPE_CHECKING:
     from fastapi import Request, Response
@@ -115,25 +115,12 @@ def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable
     import uvicorn
 
     token = secrets.token_urlsafe(32)
-    with suppress(KeyboardInterrupt), _terminated_like_interrupted(), bound(port) as listener:
+    with suppress(KeyboardInterrupt), termination_raises(KeyboardInterrupt), bound(port) as listener:
         listener.listen()  # a browser that opens the URL before the server is up waits and is not refused
+        # uvicorn ends its requests first, and then raises the signal again
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
         config = uvicorn.Config(make_app(home, stages, token), log_level="warning", h11_max_incomplete_event_size=MOST_HEAD_BYTES)
         uvicorn.Server(config).run(sockets=[listener])
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Makes SIGTERM raise KeyboardInterrupt inside the block. uvicorn ends its requests first, and then raises the signal again."""
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def bound(port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, a free port, a file lock, memory, proxies.
+"""Operating-system helpers for core, lm and flows: a child process that dies with its parent, SIGTERM, a free port, a file lock, memory, proxies.
 
 The module imports only the standard library. The ranks of lm need the same helpers as core's workers, but lm may not import core.
 """
@@ -11,8 +11,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -31,6 +33,20 @@ def die_with_parent(parent: int = 0) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if parent and os.getppid() != parent:
         os._exit(1)
+
+
+@contextmanager
+def termination_raises(error: type[BaseException]) -> Iterator[None]:
+    """Makes SIGTERM raise an error inside the block."""
+
+    def terminated(number: int, frame: object) -> NoReturn:
+        raise error
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def connect_to_loopback_directly(variables: MutableMapping[str, str]) -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -23,6 +21,7 @@ from flows.cli.printing import answer, print_table, say
 from flows.cli.run_end import answer_run
 from flows.progress import duration_text, size_text
 from stages.core.contract.errors import RecipeError
+from stages.processes import termination_raises
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -90,7 +89,7 @@ def run(
     cached = sum(step.state == NodeState.CACHED for step in plan.steps)
     if plan.complete and not forced:
         say(f"all {len(plan.steps)} nodes are cached", error=True)
-        with termination_raised():
+        with termination_raises(TerminatedError):
             run_id = work(perform_here)
         answer_run(common, session.home, run_id)
         return 0
@@ -284,7 +283,7 @@ def _run_shown(common: Common, home: Path, prefect: bool, shown_as: ShownAs, wor
     from flows.prefect_events.event_sender import shown_in_prefect
     from flows.progress import watching
 
-    with termination_raised(), shown_in_prefect(home, prefect, shown_as) as shown, watching():
+    with termination_raises(TerminatedError), shown_in_prefect(home, prefect, shown_as) as shown, watching():
         shown.run_id = work(shown.perform)
     answer_run(common, home, shown.run_id)
     shown.refuse_lost()
@@ -294,7 +293,7 @@ def _blame(session: Session, node: str, step: int, common: Common) -> int:
     from flows.execute import blame
     from flows.progress import WATCHER, watching
 
-    with termination_raised(), watching():
+    with termination_raises(TerminatedError), watching():
         found = blame(session, node, step, WATCHER.get())
 
     def show() -> None:
@@ -312,20 +311,6 @@ def _blame(session: Session, node: str, step: int, common: Common) -> int:
 
 def _value(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
-
-
-@contextmanager
-def termination_raised() -> Iterator[None]:
-    """Makes SIGTERM raise TerminatedError inside the block."""
-
-    def terminated(number: int, frame: object) -> NoReturn:
-        raise TerminatedError
-
-    before = signal.signal(signal.SIGTERM, terminated)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 COMMANDS = (

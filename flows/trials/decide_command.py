@@ -63,10 +63,11 @@ def decide(
     Returns:
         The exit code.
     """
-    from flows.cli.run_commands import termination_raised
+    from flows.cli.run_commands import TerminatedError
     from flows.opened_recipe import open_session
     from flows.progress import watching
     from flows.trials import decide as deciding
+    from stages.processes import termination_raises
     from stages.queries.trials.matched_sides import metric_of
 
     compared = metric_of(metric)
@@ -76,7 +77,7 @@ def decide(
     if dry_run:
         _answer_cost(common, of_a, of_b, compared, max_pairs)
         return 0
-    with termination_raised(), watching():
+    with termination_raises(TerminatedError), watching():
         found = deciding.decide(of_a, of_b, compared, max_pairs, lambda line: say(line, error=True, flush=True))
     path = deciding.record_path(of_a.home, found.decision)
     answer(common, found, lambda: _print_decision(found, str(path)))

@@ -72,10 +72,11 @@ def sweep(
 
         _answer(common, read_record(common.folder(), show))
         return
-    from flows.cli.run_commands import termination_raised
+    from flows.cli.run_commands import TerminatedError
     from flows.progress import watching
     from flows.trials.sweep_grid import SweepRequest, parsed_hold_out, parsed_over, sweep_name, sweep_points
     from flows.trials.sweep_run import plan_sweep, run_sweep
+    from stages.processes import termination_raises
 
     axes = parsed_over(grid.over)
     request = SweepRequest(recipe, settings, axes, grid.seeds, parsed_hold_out(grid.hold_out, axes), until, common.home)
@@ -87,7 +88,7 @@ def sweep(
         answer(common, {"sweep": name, "points": rows}, lambda: _show_planned(name, rows))
         return
     say(f"sweep {name}: {len(points)} trainings, {sum(one.cached for one in planned)} cached", error=True)
-    with termination_raised(), watching():
+    with termination_raises(TerminatedError), watching():
         record, folder = run_sweep(name, request, points, lambda point: _train(request, name, point))
     say(f"kept in {folder}", error=True)
     _answer(common, record)

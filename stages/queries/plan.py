@@ -139,7 +139,8 @@ def make_plan(
         found = find_cached(home, job)
         if found:
             wrong = integrity.glance(found)
-            planned[step.node] = Planned(step.node, NodeState.DAMAGED if wrong else NodeState.CACHED, tuple(wrong), found, job, job.files)
+            state, why_found = (NodeState.DAMAGED, tuple(wrong)) if wrong else (NodeState.CACHED, tuple(_other_code(job, found)))
+            planned[step.node] = Planned(step.node, state, why_found, found, job, job.files)
         else:
             planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job, job.files)
     return Plan(tuple(planned.values()), tuple(missing), off, {step.node: step.reads for step in steps})
@@ -190,10 +191,20 @@ def why_miss(home: Path, job: NodeJob, recipe: str) -> list[str]:
 def _differences(job: NodeJob, earlier: Artifact) -> list[str]:
     """Returns the lines of `key.key_differences` to an earlier artifact. A line about different code also names the modules."""
     lines = key.key_differences(job.parts, earlier.manifest["key_parts"])
+    return [line + _changed_modules(job, earlier) if line == key.CODE_DIFFERS else line for line in lines]
+
+
+def _other_code(job: NodeJob, found: Artifact) -> list[str]:
+    """Returns a line if other code of the stage's version built an artifact. It is used all the same, which only a release does."""
+    same = found.manifest["code"]["stage"] == source_code.code_digest(*job.stage.modules)
+    return [] if same else [f"built by other code{_changed_modules(job, found)}"]
+
+
+def _changed_modules(job: NodeJob, earlier: Artifact) -> str:
+    """Returns " (a, b)" of the modules that differ from those that built an artifact; empty if its manifest names none."""
     now, then = source_code.module_digests(*job.stage.modules), earlier.manifest["code"].get("modules", {})
     modules = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
-    named = f" ({', '.join(modules[:MODULES])}{' …' if len(modules) > MODULES else ''})" if then and modules else ""
-    return [line + named if line.startswith(key.CODE_DIFFERS) else line for line in lines]
+    return f" ({', '.join(modules[:MODULES])}{' …' if len(modules) > MODULES else ''})" if then and modules else ""
 
 
 def _of_other_recipes(home: Path, node: str, recipe: str) -> set[str]:

@@ -21,7 +21,7 @@ from stages.core.contract.declaration import Artifact, Context, ExternalFile, Im
 from stages.core.contract.errors import LoamError, RecipeError
 from stages.core.contract.runtime import Runtime
 from stages.core.contract.secrets import refuse_in_settings
-from stages.core.contract.source_code import edited
+from stages.core.contract.source_code import key_code
 from stages.core.contract.strict_json import BadJsonError, read_object
 from stages.core.index import database
 from stages.core.run import node_job, runner, scratch
@@ -114,9 +114,10 @@ def _import_files(
         )
     files = _files(home, node, stage.importer, paths)
     parts: key_record.KeyParts = {
+        "format": key_record.FORMAT,
         "node": node,
         "version": stage.version,
-        "code": edited(stage.name, stage.version, *stage.modules),
+        "code": key_code(*stage.modules),
         "imported": [f"{file.name}={file.identity}" for file in files],
     }
     if mapping:

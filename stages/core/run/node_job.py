@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stages.core.contract import source_code
 from stages.core.contract.declaration import Artifact, ExternalFile, Stage
 from stages.core.contract.errors import InputError, RecipeError, StageError
 from stages.core.contract.runtime import Runtime
@@ -75,8 +74,7 @@ def prepare(
     _refuse_mismatched(node, inputs)
     files, packages = resolve_externals(home, node, stage, config)
     digests = {role: manifest.input_digest(artifact) for role, artifact in inputs.items()}
-    with source_code.remembered(home):
-        parts = key.key_parts(node, stage, config, seed, files, packages, digests)
+    parts = key.key_parts(node, stage, config, seed, files, packages, digests)
     return NodeJob(node, stage, config, seed, runtime, dict(inputs), files, parts, key_record.key_of(parts))
 
 

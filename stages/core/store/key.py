@@ -1,7 +1,7 @@
 """Collects what decides a node's artifact, the parts of its key (see key_record). An artifact with the same key is reused.
 
 The key is the sha256 over node, stage version, config, seed, versions of the deciding distributions, external inputs by content, the
-content digests of the input artifacts, and the digest of the stage's code if stage_code.json does not list that code for the version.
+content digests of the input artifacts, and in a clone the digest of the stage's code.
 It contains nothing of the runtime, no path, date, host or worker count.
 The parts stay readable (`key_parts`), so that a missing artifact can be explained field by field.
 """
@@ -16,12 +16,13 @@ from pydantic import JsonValue
 
 from stages.core.contract.declaration import ExternalFile, Stage
 from stages.core.contract.errors import StageError
-from stages.core.contract.source_code import edited
+from stages.core.contract.source_code import key_code
 from stages.core.store.external import external_fields
-from stages.core.store.key_record import FIRST_FILES, KeyParts
+from stages.core.store.key_record import FIRST_FILES, FORMAT, KeyParts
 from stages.settings import StageConfig
 
 CODE_DIFFERS = "code differs"
+OLDER_FORMAT = "built by an older key format"
 
 
 def key_parts(
@@ -56,9 +57,10 @@ def key_parts(
         if mark.lists:
             settings.pop(FIRST_FILES, None)
     parts: KeyParts = {
+        "format": FORMAT,
         "node": node,
         "version": stage.version,
-        "code": edited(stage.name, stage.version, *stage.modules),
+        "code": key_code(*stage.modules),
         "config": settings,
         "seed": seed,
         "distributions": {name: _version(name, node) for name in sorted(stage.distributions)},
@@ -73,6 +75,8 @@ def key_parts(
 
 def key_differences(new: KeyParts, old: KeyParts) -> list[str]:
     """Returns what differs between two sets of parts, one readable line per field, as "field: old -> new"."""
+    if old.get("format") != new.get("format"):
+        return [OLDER_FORMAT]
     return _differences(new, old, "")
 
 
@@ -84,7 +88,7 @@ def _differences(new: Mapping[str, object], old: Mapping[str, object], prefix: s
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             lines.extend(_differences(b, a, f"{place}."))
         elif a != b and place == "code":
-            lines.append(f"{CODE_DIFFERS}: {'not that of a recorded version' if b else 'edited then, now that of a recorded version'}")
+            lines.append(CODE_DIFFERS)
         elif a != b:
             lines.append(f"{place}: {_short(a)} -> {_short(b)}")
     return lines

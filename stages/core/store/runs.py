@@ -306,7 +306,7 @@ def sweep(home: Path) -> None:
 
 
 def remove_half_written(home: Path) -> None:
-    """Removes half-written code.json, hashes.json and hashes of artifacts whose process no longer runs."""
+    """Removes half-written hashes.json and hashes of artifacts whose process no longer runs."""
     for folder in (home, *(home / "verified").glob("*")):
         remove_unfinished(folder)
 

@@ -63,7 +63,7 @@ def test_files_become_an_artifact_with_its_provenance(tmp_path: Path, files: Pat
     assert record["imported"] == {"provenance": PROVENANCE} and record["kind"] == "tokens" and record["alias"] == "count-1"
     assert [f["uri"] for f in record["external"]["imported"]] == [str(files / "a.txt"), str(files / "deep" / "b.txt")]
     shas = [f"{name}=sha256:{manifest.sha256_file(files / path)}" for name, path in (("a.txt", "a.txt"), ("b.txt", "deep/b.txt"))]
-    assert record["key_parts"] == {"node": "count", "version": 1, "code": record["code"]["stage"][:16], "imported": shas}
+    assert record["key_parts"] == {"format": 2, "node": "count", "version": 1, "code": record["code"]["stage"][:16], "imported": shas}
     assert database.records(tmp_path / "home", "SELECT artifact_id FROM artifact") == [
         {"artifact_id": manifest.artifact_id(result.artifact)}
     ]

@@ -116,5 +116,5 @@ def test_nodes_that_are_off_enter_only_the_key_of_a_stage_that_reports_them() ->
 def test_a_difference_of_the_code_is_said_in_words_and_one_of_a_setting_named_code_by_its_values() -> None:
     old, new = {"code": "", "config": {"code": "a"}}, {"code": "ee", "config": {"code": "b"}}
     setting = 'config.code: "{}" -> "{}"'
-    assert key.key_differences(new, old) == ["code differs: not that of a recorded version", setting.format("a", "b")]
-    assert key.key_differences(old, new) == ["code differs: edited then, now that of a recorded version", setting.format("b", "a")]
+    assert key.key_differences(new, old) == ["code differs", setting.format("a", "b")]
+    assert key.key_differences(old, new) == ["code differs", setting.format("b", "a")]

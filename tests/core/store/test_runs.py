@@ -58,7 +58,7 @@ def test_a_new_run_removes_what_killed_ones_left_and_nothing_of_a_living_one(tmp
             (home / "leases" / name).write_text("")
         dead = subprocess.Popen([sys.executable, "-c", ""])
         dead.wait(timeout=60)
-        halves = [home / f".code.json.{dead.pid}.7", home / "verified" / "words" / f".0123456789ab.json.{dead.pid}.7"]
+        halves = [home / f".hashes.json.{dead.pid}.7", home / "verified" / "words" / f".0123456789ab.json.{dead.pid}.7"]
         written = [home / f".hashes.json.{os.getpid()}.7", home / ".hashes.json.1.7", home / ".own"]
         for path in (*halves, *written):
             path.parent.mkdir(parents=True, exist_ok=True)
