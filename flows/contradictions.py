@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from flows.off_nodes import causes, left_out
-from flows.pipeline import downstream, models, spared
+from flows.pipeline import downstream, models, pipeline, spared
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.recipe_errors import following, refuse_all
@@ -59,6 +59,7 @@ def _unread_sources(recipe: Recipe, away: Collection[str]) -> Iterator[Fault]:
 
 def _faults(running: Sections, off: Mapping[str, str], runtime: Any) -> Iterator[Fault]:
     yield from _no_classifier(running, off)
+    yield from _no_signals(running, off)
     yield from _no_baselines(running, off)
     yield from _no_replay(running, off)
     yield from _no_tasks(running, off)
@@ -79,6 +80,17 @@ def _no_classifier(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]
             "filter.quality.min_score",
             "Name texts as train_quality.positives or a model as train_quality.model, or set it to null.",
         )
+
+
+def _no_signals(running: Sections, off: Mapping[str, str]) -> Iterator[Fault]:
+    for node in (node for node in pipeline() if node.name in running):
+        for role, setting, signal in running[node.name].needed_signals:
+            if (read := node.inputs[role]) in off:
+                yield (
+                    f"It needs {signal}, which {read} stores, and {read} is off.",
+                    f"{node.name}.{setting}",
+                    f"Turn {read} on, or remove {signal} from {node.name}.{setting}.",
+                )
 
 
 def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:

@@ -1,7 +1,8 @@
 """Finds the nodes that a recipe leaves off, and why. Every other module takes the answer from here.
 
 A node is off if the recipe turns it off, gives it no section although a setting has no default, or gives it nothing to read
-(`StageConfig.off`), and if a node that it needs is off. ARCHITECTURE.md describes the rules.
+(`StageConfig.off`), and if a node that it needs is off. A stage of documents that is off passes on the documents before it
+(`Stage.passes`), so what reads it is not off. ARCHITECTURE.md describes the rules.
 Guarantee: a node that is not off reads no node that is off. An imported node is never off.
 Cost: negligible.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from flows.pipeline import LeftOut, Node, pipeline, reporting, stage_of, whole_run
+from flows.pipeline import LeftOut, Node, passed_through, pipeline, reporting, stage_of, whole_run
+from stages.core.contract.declaration import WITHOUT
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 
@@ -56,16 +58,17 @@ def _unused_roles(recipe: Recipe) -> dict[str, tuple[str, ...]]:
 def _own_reason(node: str, recipe: Recipe) -> str:
     """Returns why a node is off whatever the other nodes are; empty if it is not."""
     if node in recipe.off:
-        return f"turned off in the recipe: remove `{node}: off`"
+        without = next(stage_of(one).without for one in pipeline() if one.name == node)
+        return f"turned off in the recipe{WITHOUT if without else ''}{without}: remove `{node}: off`"
     config = recipe.sections.get(node)
     return f"the recipe has no section {node}: write one" if config is None else config.off
 
 
 def _needs(node: Node, off: Collection[str]) -> str:
     """Returns a phrase that names the nodes that are off and that a node needs; empty if there are none."""
-    stage = stage_of(node)
-    gone = [read for role, read in node.inputs.items() if read in off and role not in stage.optional]
-    groups = [[node.inputs[role] for role in group] for group in stage.one_of]
+    stage, inputs = stage_of(node), passed_through(node, off)
+    gone = [read for role, read in inputs.items() if read in off and role not in stage.optional]
+    groups = [[inputs[role] for role in group] for group in stage.one_of]
     if not gone and groups and all(set(off).intersection(group) for group in groups):
         return f"needs {' or '.join(' with '.join(group) for group in groups)}"
     return f"needs {', '.join(gone)}" if gone else ""
@@ -103,10 +106,10 @@ def causes(name: str, off: Mapping[str, str]) -> list[str]:
     reached, queue = {name}, [name]
     while queue:
         node = by_name[queue.pop()]
-        stage = stage_of(node)
-        kept_by = {role for group in stage.one_of for role in group} | set(node.inputs).difference(stage.optional)
+        stage, inputs = stage_of(node), passed_through(node, off)
+        kept_by = {role for group in stage.one_of for role in group} | set(inputs).difference(stage.optional)
         if off[node.name] == _needs(node, off):
-            found = {node.inputs[role] for role in kept_by if node.inputs[role] in off} - reached
+            found = {inputs[role] for role in kept_by if inputs[role] in off} - reached
             reached |= found
             queue += found
     return [node.name for node in pipeline() if node.name in reached and off[node.name] != _needs(node, off)]

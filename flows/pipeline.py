@@ -236,12 +236,26 @@ def config_classes() -> dict[str, type[StageConfig]]:
 def read_by(node: Node, left_out: LeftOut = WHOLE) -> dict[str, str]:
     """Returns role -> node of the inputs that a node has.
 
-    Of a group of roles (`Stage.one_of`) it has all or none.
+    Of a group of roles (`Stage.one_of`) it has all or none. A node that is off and passes a role on (`Stage.passes`) is passed through.
     """
-    off = left_out.off
-    broken = {role for group in stage_of(node).one_of if any(node.inputs[role] in off for role in group) for role in group}
+    off, inputs = left_out.off, passed_through(node, left_out.off)
+    broken = {role for group in stage_of(node).one_of if any(inputs[role] in off for role in group) for role in group}
     away = broken.union(left_out.unused.get(node.name, ()))
-    return {role: read for role, read in node.inputs.items() if read not in off and role not in away}
+    return {role: read for role, read in inputs.items() if read not in off and role not in away}
+
+
+def passed_through(node: Node, off: Collection[str]) -> dict[str, str]:
+    """Returns role -> node that a node reads. Where one is off and passes a role on, it is what that node would have read, and so on.
+
+    Roles that read signals (`Stage.signals`) stay as they are.
+    """
+    by_name = {one.name: one for one in pipeline()}
+    inputs = dict(node.inputs)
+    fixed = inputs if node.name in reporting() else stage_of(node).signals
+    for role in set(inputs).difference(fixed):
+        while inputs[role] in off and (passes := stage_of(by_name[inputs[role]]).passes):
+            inputs[role] = by_name[inputs[role]].inputs[passes]
+    return inputs
 
 
 def reporting() -> Collection[str]:

@@ -258,6 +258,8 @@ STAGE = Stage(
     inputs={"documents": "boilerplate", "classifier": "train_quality"},
     optional=("classifier",),
     summary={"documents": "documents that stay", "text_chars": "characters of text", "kept_frac": "share of documents that stay, 0 to 1"},
+    passes="documents",
+    without="documents of every language and quality are trained on",
     output="documents",
     tables=(DOCUMENTS, decisions_with({}, more="a column per signal of a rule, by the rule's name in the recipe, whatever the verdict")),
     unit="documents",

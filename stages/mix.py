@@ -268,6 +268,7 @@ STAGE = Stage(
     inputs={"tokens": "encode", "documents": "decontaminate", "filtered": "filter"},
     optional=("documents", "filtered"),
     ancestors=("documents", "filtered"),
+    signals=("filtered",),
     summary={
         "train_tokens": "tokens for training",
         "train_documents": "documents for training",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from stages.core.contract.declaration import EVERY_NODE, Artifact, Context, Outcome, Stage, Summary, seconds_of, unit_of
+from stages.core.contract.declaration import EVERY_NODE, WITHOUT, Artifact, Context, Outcome, Stage, Summary, seconds_of, unit_of
 from stages.core.contract.report_section import LineChart, Section, SectionTable, merged, with_error
 from stages.settings import StageConfig
 
@@ -75,6 +75,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     found = _sections(inputs, ctx)
     values = {
         "title": config.title,
+        "notes": _left_off(ctx.off),
         "models": evaluated,
         "results": results,
         "all_results": result_rows(scores, {}, every_metric=True),
@@ -162,6 +163,11 @@ def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
     seconds = Section("", cards=(("seconds in all nodes", f"{sum(seconds_of(a.manifest) for a in inputs.values()):,.0f}"),))
     counts = Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),))
     return merged([Section("Results"), counts, *shown, *_parts_off(ctx.off), seconds])
+
+
+def _left_off(off: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns a sentence for each stage of documents that was passed through: what its absence means. They are the report's first lines."""
+    return tuple(f"{node} is {why.partition(': ')[0]}." for node, why in off.items() if WITHOUT in why)
 
 
 def _parts_off(off: Mapping[str, str]) -> list[Section]:
@@ -264,6 +270,7 @@ STAGE = Stage(
         "benchmark tasks that no model is scored on, with the reasons",
         "how many items of each benchmark are too short to be searched for",
         "how many questions of a task were cut because they are longer than the context",
+        "its first lines name the stages of documents that are off, and what that means",
     ),
     distributions=("jinja2", "numpy", "scipy"),
 )

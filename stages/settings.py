@@ -63,6 +63,11 @@ class StageConfig(BaseModel):
         """Optional roles of the stage (`Stage.optional`) that it makes no use of with these settings. The node then does not read them."""
         return ()
 
+    @property
+    def needed_signals(self) -> tuple[tuple[str, str, str], ...]:
+        """What the settings need of a role in `Stage.signals`: (role, setting, signal)."""
+        return ()
+
     @field_validator("*", mode="before")
     @classmethod
     def _as_yaml_means_it(cls, value: Any, info: ValidationInfo) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from flows.contradictions import refuse_contradictions
 from flows.execute import run_nodes
 from flows.off_nodes import left_out, off_nodes, refuse_off
 from flows.opened_recipe import forced_nodes, open_session
@@ -62,6 +63,45 @@ def test_every_choice_of_parts_is_a_consistent_pipeline(gone: tuple[str, ...]) -
     for name, why in off.items():
         assert (name in gone) == why.startswith("turned off"), name
         assert name in gone or any(read in why for read in next(n for n in pipeline() if n.name == name).inputs.values() if read in off)
+
+
+DOCUMENT_STAGES = ("boilerplate", "filter", "dedup", "decontaminate")
+
+
+@pytest.mark.parametrize("gone", chain.from_iterable(combinations(DOCUMENT_STAGES, n) for n in range(5)), ids=" ".join)
+def test_a_stage_of_documents_that_is_off_is_passed_through(gone: tuple[str, ...]) -> None:
+    """What reads it reads the documents before it, and no other node is off for it."""
+    given = recipe("tiny", "text_index.piece_mib=1", *(f"{node}=off" for node in gone))
+    running = {node.name: node.inputs for node in whole_run(left_out(given))}
+    assert set(off_nodes(given)) == {*gone, "train_quality"}
+    stay = ["extract", *(node for node in DOCUMENT_STAGES if node not in gone)]
+    for node, before in zip(stay[1:], stay, strict=False):
+        assert running[node]["documents"] == before
+    for node in ("train_tokenizer", "encode", "text_index", "contamination", "mix"):
+        assert running[node]["documents"] == stay[-1], node
+    assert running["sft"]["held_out_documents"] == running["reference"]["held_out_documents"] == stay[-1]
+    assert running["mix"].get("filtered") == (None if "filter" in gone else "filter"), "signals are of the filter alone"
+
+
+def test_without_the_documents_before_them_the_stages_that_read_them_are_off() -> None:
+    given = recipe("tiny", "dedup=off", "crawl=off", "extract=off")
+    off = off_nodes(given)
+    assert off["train_tokenizer"] == off["decontaminate"] == off["filter"] == "needs extract"
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "column"),
+    [
+        (["mix.buckets=[{by: quality_score, upsampling: [0, 1]}]"], "mix.buckets", "quality_score"),
+        (["mix.buckets=[{by: lang, curves: {en: [0, 1]}, tiers_by: gopher_words}]"], "mix.buckets", "gopher_words"),
+        (["mix.phases=[{tokens: 9}, {tokens: 9, buckets: [{by: spam, upsampling: [0, 1]}]}]"], "mix.phases.1.buckets", "spam"),
+    ],
+)  # fmt: skip
+def test_buckets_of_a_signal_need_the_filter(settings: list[str], setting: str, column: str) -> None:
+    with pytest.raises(RecipeError, match=f"It needs {column}, which filter stores, and filter is off") as caught:
+        refuse_contradictions(recipe("tiny", *settings, "filter=off"))
+    assert caught.value.where.endswith(f"tiny.yaml: {setting}") and caught.value.do == f"Turn filter on, or remove {column} from {setting}."
+    refuse_contradictions(recipe("tiny", "mix.buckets=[{by: host, factors: {a.example: 2}}]", "filter=off"))
 
 
 def test_a_whole_recipe_has_every_part_and_reads_it() -> None:

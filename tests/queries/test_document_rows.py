@@ -11,8 +11,7 @@ from stages.core.index import database
 from stages.core.tables.parquet import read_rows
 from stages.queries.tracing import trace, trace_start
 from stages.queries.tracing.document_rows import decisions_of, spans_of
-from stages.queries.tracing.trace_start import PIPELINE
-from tests.queries.two_runs import DECISION, Table, doc, make_artifact, make_run
+from tests.queries.two_runs import DECISION, DOCUMENTS, Table, doc, make_artifact, make_run
 
 Division = Sequence[Sequence[int]]
 SPAN = {"doc_id": "uuid", "shard": "int32", "start": "int64", "length": "int64"}
@@ -25,7 +24,7 @@ def made(home: Path, divisions: Mapping[str, Division]) -> dict[str, str]:
     """Returns node -> artifact of a home whose stages divided six documents like this. A document that was dropped is in no later table."""
     gone: set[int] = set()
     names: list[str] = []
-    for node in (*PIPELINE, "encode"):
+    for node in (*DOCUMENTS, "encode"):
         tables: dict[str, Table] = {}
         for number, shard in enumerate(divisions[node]):
             rows = [page for page in shard if page not in gone]
@@ -51,7 +50,7 @@ def by_brute_force(home: Path, artifacts: Mapping[str, str], page: int) -> tuple
         ]
         for node, name in artifacts.items()
     }
-    return [(node, row["verdict"]) for node in PIPELINE for row in rows[node]], [row["shard"] for row in rows["encode"]]
+    return [(node, row["verdict"]) for node in DOCUMENTS for row in rows[node]], [row["shard"] for row in rows["encode"]]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def by_brute_force(home: Path, artifacts: Mapping[str, str], page: int) -> tuple
      {"dedup": ((0, 1, 2, 3, 4, 5),)}, {"extract": ((0, 1, 2), (2, 3, 4, 5))}],
 )  # fmt: skip
 def test_no_row_is_missed_where_stages_divided_the_documents_differently(tmp_path: Path, divided: Mapping[str, Division]) -> None:
-    artifacts = made(tmp_path, dict.fromkeys((*PIPELINE, "encode"), ALIKE) | divided)
+    artifacts = made(tmp_path, dict.fromkeys((*DOCUMENTS, "encode"), ALIKE) | divided)
     of = trace_start.start(tmp_path)
     for page in range(7):
 
@@ -73,14 +72,14 @@ def test_no_row_is_missed_where_stages_divided_the_documents_differently(tmp_pat
 
 
 def test_of_later_stages_only_the_file_of_the_document_is_read(tmp_path: Path) -> None:
-    artifacts = made(tmp_path, dict.fromkeys((*PIPELINE, "encode"), ALIKE))
+    artifacts = made(tmp_path, dict.fromkeys((*DOCUMENTS, "encode"), ALIKE))
     for node, name in artifacts.items():
         if node != "extract":
             table = "spans" if node == "encode" else "decisions"
             (tmp_path / "artifacts" / name / table / "00001.parquet").write_bytes(b"unreadable")
     of = trace_start.start(tmp_path)
     found = trace.trace_doc(tmp_path, of, str(doc(2)))
-    assert [verdict.node for verdict in found.verdicts] == list(PIPELINE) and [span.start for span in found.tokens] == [20]
+    assert [verdict.node for verdict in found.verdicts] == list(DOCUMENTS) and [span.start for span in found.tokens] == [20]
     assert [one.doc_id for one in trace.trace_url(tmp_path, of, "http://a/2")] == [str(doc(2))]
     with pytest.raises(Exception, match="00001.parquet"):
         trace.trace_doc(tmp_path, of, str(doc(3)))

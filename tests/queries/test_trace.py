@@ -14,7 +14,7 @@ from stages.core.index.sql_guard import QueryLimits
 from stages.queries.tracing import trace, trace_start
 from stages.queries.tracing.traced import SequenceSpan
 from tests.conftest import PROJECT, answered, loam
-from tests.queries.two_runs import FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
+from tests.queries.two_runs import DOCUMENTS, FOREIGN, MIRROR, SITE, doc, make_artifact, make_run, make_two_runs
 
 SAW_MOST = "The pages that pretraining saw most often"
 
@@ -141,7 +141,7 @@ def test_upstream_joins_the_views_of_one_checkpoint(home: Path) -> None:
 
     for name in ("pretrain-1", trace_start.start(home, run="tiny-1").artifact):
         assert {row["node"] for row in asked(f"FROM upstream('{name}')")[0]} == {
-            *trace_start.PIPELINE,
+            *DOCUMENTS,
             "crawl",
             "encode",
             "mix",
@@ -190,6 +190,7 @@ def test_the_run_is_the_requested_one_or_the_builder_or_the_newest() -> None:
         artifacts = "('a', 'mix-1', 'mix', 1, 'r1'), ('b', 'mix-2', 'mix', 2, 'r9'), ('c', 'mix-3', 'mix', 3, 'r1')"
         artifacts += "".join(f", ('d{n}', 'dedup-{n}', 'dedup', {n}, 'r1')" for n in (3, 7, 9))
         db.execute(f"CREATE TABLE artifact AS FROM (VALUES {artifacts}) t(artifact_id, alias, node, number, run_id)")
+        db.execute("ALTER TABLE artifact ADD COLUMN kind VARCHAR DEFAULT 'documents'")
         tables = "('mix', 'spans', 'a'), ('dedup', 'clusters', 'd3'), ('dedup', 'clusters', 'd7'), ('dedup', 'clusters', 'd9')"
         db.execute(f"CREATE TABLE side_table AS FROM (VALUES {tables}) t(node, kind, artifact_id)")
         db.execute(

@@ -22,7 +22,8 @@ from stages.core.tables.parquet import schema, write_rows
 SITE, MIRROR, FOREIGN = "http://site", "http://mirror", "http://foreign"
 URLS = {number: f"{SITE if number < 4 else MIRROR}/{number}" for number in range(6)} | {number: f"{FOREIGN}/{number}" for number in (7, 8)}
 OLD, NEW = (0, 1, 2, 3, 4, 5), (7, 8)
-NODES = ("crawl", "extract", "boilerplate", "filter", "dedup", "decontaminate", "encode", "mix", "pretrain")
+DOCUMENTS = ("extract", "boilerplate", "filter", "dedup", "decontaminate")
+NODES = ("crawl", *DOCUMENTS, "encode", "mix", "pretrain")
 ROLES = {"crawl": "", "extract": "warc", "boilerplate": "documents", "filter": "documents", "dedup": "documents", "decontaminate": "documents", "encode": "documents",
          "mix": "tokens", "pretrain": "mixture"}  # fmt: skip
 MACHINE = {"python": "3.11", "platform": "test", "hardware": {}}
@@ -30,6 +31,7 @@ STARTED = "2026-01-01T00:00:00.000+00:00"
 Cell = str | int | float | uuid.UUID | None
 Table = tuple[Mapping[str, str], Sequence[Mapping[str, Cell]]]
 VIEWS = {node.name: {table.name: table.view for table in stage_of(node).tables} for node in pipeline()}
+KINDS = {node.name: stage_of(node).output for node in pipeline()}
 DECISION = {"doc_id": "uuid", "url": "string", "verdict": "string", "reason": "string"}
 CLUSTER = {"doc_id": "uuid", "cluster": "int64", "kept_doc_id": "uuid", "jaccard": "float64", "kind": "string", "corpus": "string"}
 SPAN = {"part": "string", "sequence": "int64", "segment": "int32", "doc_id": "uuid", "source": "string", "length": "int64"}
@@ -72,7 +74,7 @@ def make_artifact(
     files = [{"path": path, "bytes": (folder / path).stat().st_size, "sha256": hashlib.sha256((folder / path).read_bytes()).hexdigest()}
              for path in tables]  # fmt: skip
     record = {
-        "node": node, "stage": node.partition("@")[0], "kind": "warc" if node == "crawl" else "documents",
+        "node": node, "stage": node.partition("@")[0], "kind": KINDS.get(node, "documents"),
         "key": key, "digest": manifest.content_digest(files), "identity": [],
         "version": 1, "version_notes": ["first"], "config": {}, "seed": 1, "key_parts": {"node": node},
         "inputs": {role: {"artifact": parent, "node": parent.split("/")[0], "key": key, "digest": key} for role, parent in inputs.items()},

@@ -264,6 +264,8 @@ class Importer:
     maps: tuple[str, ...] = ()
 
 
+WITHOUT = "; without it, "
+"""Stands between why a node is off and what `Stage.without` says of it."""
 EVERY_NODE = {"{node}": "{node}"}
 """A value for `Stage.inputs`: every other node in DAG order, its name as role. All these roles are optional."""
 
@@ -288,6 +290,10 @@ class Stage:
         optional: Roles whose node may be off or, of a stage that reads every node, may not run, or that the settings make no use of
             (`StageConfig.unused_roles`): `inputs` and key are then without them.
         ancestors: Optional roles that the stage has only if the node's other inputs are made from their nodes; they make no node run.
+        passes: The role whose artifact others read in place of this stage's where the recipe turns the stage off; "" where what reads the
+            stage is off then. Both are of one kind.
+        without: Of a stage with `passes`: what that means for what is trained, as part of a sentence of the plan and of the report.
+        signals: Roles that read what a stage found, in its side tables, and so nothing of another stage in its place (`passes`).
         one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
         importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
         check: check(config, files) raises a RecipeError for what the external files (by dotted field) show without being read. `loam plan`
@@ -319,6 +325,9 @@ class Stage:
     uses_gpus: bool = False
     optional: tuple[str, ...] = ()
     ancestors: tuple[str, ...] = ()
+    passes: str = ""
+    without: str = ""
+    signals: tuple[str, ...] = ()
     one_of: tuple[tuple[str, ...], ...] = ()
     importer: Importer | None = None
     check: Callable[[Any, Mapping[str, tuple[ExternalFile, ...]]], None] | None = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 
 from stages.core.index.database import QueryFunction
 from stages.queries.tracing.decision import Decision
-from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start
+from stages.queries.tracing.trace_start import DIALOGUES, TUNING, Start
 from stages.queries.tracing.traced import TokenSpan
 
 
@@ -31,7 +31,7 @@ def naming_all(of: Start) -> list[str]:
 
     A document that a stage judges was judged by the first stage, so no other stage of documents is among them.
     """
-    return [*decided_by(of, PIPELINE)[:1], *decided_by(of, (*DIALOGUES, *TUNING))]
+    return [*decided_by(of, of.documents)[:1], *decided_by(of, (*DIALOGUES, *TUNING))]
 
 
 def decisions_of(query: QueryFunction, of: Start, doc_id: str) -> list[Decision]:
@@ -44,17 +44,17 @@ def decisions_of(query: QueryFunction, of: Start, doc_id: str) -> list[Decision]
     """
     if not of.judged:
         return []
-    documents = decided_by(of, PIPELINE)
+    documents = decided_by(of, of.documents)
     if documents:
         sql = "SELECT DISTINCT file FROM decisions WHERE contains(file, ?) AND doc_id = ?::UUID"
         files = query(sql, [documents[0], doc_id])[1]
         if len(files) == 1:
             name = files[0][0].rpartition("/")[2]
             others = [path for path in of.judged if path not in documents]
-            found = _decisions_in(query, [*(f"{path}decisions/{name}" for path in documents), *others], doc_id)
+            found = _decisions_in(query, of, [*(f"{path}decisions/{name}" for path in documents), *others], doc_id)
             if _complete(of, found):
                 return found
-    return _decisions_in(query, of.judged, doc_id)
+    return _decisions_in(query, of, of.judged, doc_id)
 
 
 def spans_of(query: QueryFunction, of: Start, doc_id: str, decisions: Sequence[Decision]) -> tuple[TokenSpan, ...]:
@@ -91,17 +91,17 @@ def steps_by_sequence(query: QueryFunction, of: Start, node: str, sequences: Set
     return found
 
 
-def _decisions_in(query: QueryFunction, paths: Sequence[str], doc_id: str) -> list[Decision]:
+def _decisions_in(query: QueryFunction, of: Start, paths: Sequence[str], doc_id: str) -> list[Decision]:
     """Returns the decisions about a document in some files or artifacts."""
     sql = f"SELECT * FROM decisions WHERE {in_files(paths)} AND doc_id = ?::UUID ORDER BY list_position(?, node)"
-    names, found = query(sql, [*paths, doc_id, [*PIPELINE, *DIALOGUES, *TUNING]])
+    names, found = query(sql, [*paths, doc_id, [*of.documents, *DIALOGUES, *TUNING]])
     return [Decision.of_row(names, row) for row in found]
 
 
 def _complete(of: Start, decisions: Sequence[Decision]) -> bool:
     """Returns whether there is a decision of every stage of documents, up to one that dropped the document."""
     verdicts = {decision.node: decision.verdict for decision in decisions}
-    for node in PIPELINE:
+    for node in of.documents:
         if (node, "decisions") in of.of and node not in verdicts:
             return False
         if verdicts.get(node) == "dropped":

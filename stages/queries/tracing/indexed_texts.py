@@ -224,7 +224,7 @@ def _indexes(ask: database.QueryFunction, wanted: Sequence[str]) -> list[_Index]
 
 def _documents(ask: database.QueryFunction, of: Start) -> str:
     """Returns the artifact of the documents that encode reads; empty if there is none. An imported one has no decisions to find it by."""
-    if of.node == "decontaminate":
+    if of.node in of.documents:
         return of.artifact
     reader = of.artifact if of.node == "text_index" else of.of.get(("encode", "spans"), "").strip("/")
     found = ask("SELECT parent FROM edge WHERE child = ? AND role = 'documents'", [reader])[1]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from stages.core.contract.errors import RecipeError
 from stages.core.index import database
 from stages.queries.tracing.document_rows import decided_by, in_files
-from stages.queries.tracing.trace_start import DIALOGUES, PIPELINE, TUNING, Start, first_step
+from stages.queries.tracing.trace_start import DIALOGUES, DOCUMENTS, TUNING, Start, first_step
 from stages.queries.tracing.traced import OutcomeRow, RecordOutcome, TracedDocument, undropped_outcome
 
 
@@ -47,7 +47,7 @@ def outcomes(home: Path, of: Start) -> list[OutcomeRow]:
     Raises:
         RecipeError: no record is recorded.
     """
-    judged = decided_by(of, PIPELINE)
+    judged = decided_by(of, of.documents)
     if not judged:
         raise RecipeError(
             f"No decision about a record is recorded in what {of.alias} was made from.", where=str(home), do="Name a run with --run."
@@ -68,12 +68,12 @@ def outcomes(home: Path, of: Start) -> list[OutcomeRow]:
     values = [*trained.values, *held_out.values, *chosen.values, *judged, *map(str, names), judged[0]]
     rows = [OutcomeRow(outcome=str(outcome), node=str(node), reason=str(reason), records=int(records))
             for outcome, node, reason, records in database.query(home, sql, values)[1]]  # fmt: skip
-    return sorted(rows, key=lambda row: (*_place(row["node"]), -row["records"], row["outcome"], row["reason"]))
+    return sorted(rows, key=lambda row: (*_place(of, row["node"]), -row["records"], row["outcome"], row["reason"]))
 
 
-def _place(node: str) -> tuple[bool, int]:
+def _place(of: Start, node: str) -> tuple[bool, int]:
     """Returns the place of a row: the nodes that dropped records in their order, then the other outcomes."""
-    return not node, PIPELINE.index(node) if node else 0
+    return not node, of.documents.index(node) if node else 0
 
 
 def outcome_of(of: Start, own: TracedDocument, steps: Sequence[int]) -> RecordOutcome:
@@ -95,11 +95,11 @@ def outcome_of(of: Start, own: TracedDocument, steps: Sequence[int]) -> RecordOu
 def dropped_document(home: Path, run: str) -> tuple[str, str]:
     """Returns (node, doc_id) of a document that the last of the run's nodes which dropped one dropped. Empty texts if none did. run: an id."""
     sql = (
-        "SELECT n.node, artifact_id FROM node_run n JOIN side_table s USING (artifact_id) WHERE n.run_id = $1 AND s.kind = 'decisions' "
-        "AND list_contains($2::VARCHAR[], n.node) GROUP BY n.node, artifact_id ORDER BY list_position($2::VARCHAR[], n.node) DESC"
+        "SELECT n.node, artifact_id FROM node_run n JOIN side_table s USING (artifact_id) JOIN artifact a USING (artifact_id) "
+        "WHERE n.run_id = $1 AND s.kind = 'decisions' AND a.kind = $2 GROUP BY n.node, artifact_id, ordinal ORDER BY ordinal DESC"
     )
     one = "SELECT min(doc_id)::VARCHAR FROM decisions WHERE contains(file, ?) AND verdict = 'dropped'"
-    for node, artifact in database.query(home, sql, [run, list(PIPELINE)])[1]:
+    for node, artifact in database.query(home, sql, [run, DOCUMENTS])[1]:
         if found := database.query(home, one, [f"/{artifact}/"])[1][0][0]:
             return node, str(found)
     return "", ""

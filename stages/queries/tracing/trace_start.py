@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from stages.core.index import database, lookup
 from stages.core.index.lookup import alias_number
 from stages.queries.tracing.traced import Origin
 
-PIPELINE = ("extract", "boilerplate", "filter", "dedup", "decontaminate")
+DOCUMENTS = "documents"
+"""The kind of the artifacts of all stages of documents."""
 DIALOGUES = ("conversations", "preferences")
 TUNING = ("sft", "dpo")
 CONTINUED = "continue_from"
@@ -25,14 +27,11 @@ STARTS = (
     "pretrain",
     "mix",
     "encode",
-    "decontaminate",
-    "dedup",
-    "filter",
-    "boilerplate",
-    "extract",
+    DOCUMENTS,
     "dpo",
     "sft",
-)  # an answer starts at the first that exists
+)
+"""Nodes, and the kind of the stages of documents. An answer starts at the first that exists."""
 MODELS = ("dpo", "sft", "pretrain")
 """An answer about a text starts at the newest run's model that learned from the most texts."""
 
@@ -47,6 +46,7 @@ class Start:
         node: its node.
         run: alias of a run that has the artifact; empty if none is recorded.
         of: (node, kind of side table) -> "/<node>/<folder>/" as in the paths of its files, so that `contains(file, …)` opens only these.
+        documents: the nodes whose documents it was made from, in pipeline order; the start itself can be the last.
         gone: ids of artifacts that it was made from and that are not in this home.
         trunk: the checkpoint that its pretraining continues, with all that it was made from; None if there is none in this home. Only the
             steps before the own ones count.
@@ -57,6 +57,7 @@ class Start:
     node: str
     run: str
     of: Mapping[tuple[str, str], str]
+    documents: tuple[str, ...]
     gone: tuple[str, ...]
     trunk: Start | None = None
 
@@ -67,7 +68,7 @@ class Start:
     @property
     def judged(self) -> list[str]:
         """The path parts of the artifacts with decisions, in pipeline order. Stages before an imported one have none."""
-        return [self.of[node, "decisions"] for node in (*PIPELINE, *DIALOGUES, *TUNING) if (node, "decisions") in self.of]
+        return [self.of[node, "decisions"] for node in (*self.documents, *DIALOGUES, *TUNING) if (node, "decisions") in self.of]
 
     @property
     def trains(self) -> str:
@@ -88,7 +89,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     """Finds the start of an answer.
 
     Without `run` and `checkpoint`, this is the newest pretrained checkpoint, else the newest artifact of the last node in the pipeline
-    that has one, else the newest dpo or sft. Artifacts of later nodes than decontaminate that were imported without their inputs are skipped, unless `trained`.
+    that has one, else the newest dpo or sft. Artifacts other than documents that were imported without their inputs are skipped, unless `trained`.
     With `tuned`, it is the last model of the newest run that has one: dpo, else sft, else pretrain.
 
     Args:
@@ -110,7 +111,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     elif run:
         found = _of_run(home, lookup.run_id_of(home, run), run, [node for nodes in order for node in nodes])
     else:
-        found = next((name for nodes in order if (name := _newest(home, nodes, made=nodes[0] not in PIPELINE and not trained))), "")
+        found = next((name for nodes in order if (name := _newest(home, nodes, made=not trained))), "")
         if not found:
             raise RecipeError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
     return database.with_connection(home, lambda query: _followed(query, found, run))
@@ -133,12 +134,13 @@ def first_steps(query: database.QueryFunction, of: Start) -> list[int | None]:
 
 
 class _Known(NamedTuple):
-    """An artifact in the index: its alias, its node, the number of its alias, and the run that built it."""
+    """An artifact in the index: its alias, its node, the number of its alias, the run that built it, and its kind."""
 
     alias: str
     node: str
     number: int
     run_id: str
+    kind: str
 
 
 def _newest(home: Path, nodes: Sequence[str], made: bool) -> str:
@@ -149,6 +151,8 @@ def _newest(home: Path, nodes: Sequence[str], made: bool) -> str:
         nodes: the nodes; of one run, the first counts.
         made: whether to skip artifacts without recorded inputs.
     """
+    if DOCUMENTS in nodes:
+        return _last_documents(home)
     sql = (
         "SELECT a.artifact_id FROM artifact a LEFT JOIN node_run n USING (artifact_id) LEFT JOIN run ON run.run_id = n.run_id "
         "WHERE list_contains($1, a.node) AND (NOT $2 OR EXISTS (FROM edge WHERE child = a.artifact_id AND input)) "
@@ -158,8 +162,22 @@ def _newest(home: Path, nodes: Sequence[str], made: bool) -> str:
     return str(found[0][0]) if found else ""
 
 
+def _last_documents(home: Path) -> str:
+    """Returns the documents that most stages of documents made, one after the other; of several the newest. Empty if there are none."""
+    sql = (
+        "WITH RECURSIVE made AS (SELECT artifact_id, 1 AS stages FROM artifact WHERE kind = $1 UNION "
+        "SELECT a.artifact_id, stages + 1 FROM made JOIN edge ON parent = made.artifact_id AND input "
+        "JOIN artifact a ON a.artifact_id = child AND a.kind = $1) "
+        "SELECT a.artifact_id FROM made JOIN artifact a USING (artifact_id) LEFT JOIN node_run n USING (artifact_id) "
+        "LEFT JOIN run ON run.run_id = n.run_id GROUP BY a.artifact_id, a.alias "
+        f"ORDER BY max(stages) DESC, coalesce(max(run.seq), 0) DESC, {alias_number('a.alias')} DESC LIMIT 1"
+    )
+    found = database.query(home, sql, [DOCUMENTS])[1]
+    return str(found[0][0]) if found else ""
+
+
 def _of_run(home: Path, run_id: str, name: str, nodes: Sequence[str]) -> str:
-    """Finds the artifact of a run for the first of some nodes that the run has.
+    """Finds the artifact of a run for the first of some of STARTS that the run has.
 
     Args:
         home: the home folder.
@@ -173,8 +191,9 @@ def _of_run(home: Path, run_id: str, name: str, nodes: Sequence[str]) -> str:
     Raises:
         RecipeError: the run has none of them in this home.
     """
-    sql = "SELECT n.node, artifact_id FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
-    there: dict[str, str] = dict(database.query(home, sql, [run_id])[1])
+    sql = "SELECT n.node, artifact_id, kind FROM node_run n JOIN artifact USING (artifact_id) WHERE n.run_id = ? ORDER BY ordinal"
+    rows = database.query(home, sql, [run_id])[1]
+    there: dict[str, str] = {(DOCUMENTS if kind == DOCUMENTS else node): artifact for node, artifact, kind in rows}  # the last documents
     for node in nodes:
         if node in there:
             return there[node]
@@ -198,7 +217,7 @@ def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
         sql = "SELECT parent FROM edge WHERE input AND role <> $2 AND child IN (SELECT unnest($1::VARCHAR[]))"
         reached = {parent for (parent,) in query(sql, [list(reached), CONTINUED])[1]} - distance.keys()
     sql = (
-        f"SELECT artifact_id, alias, node, coalesce({alias_number('alias')}, 0), run_id FROM artifact "
+        f"SELECT artifact_id, alias, node, coalesce({alias_number('alias')}, 0), run_id, kind FROM artifact "
         "WHERE artifact_id IN (SELECT unnest($1::VARCHAR[]))"
     )
     known = {row[0]: _Known(*row[1:]) for row in query(sql, [list(distance)])[1]}
@@ -223,4 +242,15 @@ def _followed(query: database.QueryFunction, artifact: str, run: str) -> Start:
             trunk = _followed(query, parent, "")
         else:
             gone.add(parent)
-    return Start(artifact, known[artifact].alias, known[artifact].node, runs[0][0] if runs else "", of, tuple(sorted(gone)), trunk)
+    documents = _in_order(query, [name for node, name in nearest.items() if known[name].kind == DOCUMENTS])
+    run_alias = runs[0][0] if runs else ""
+    return Start(artifact, known[artifact].alias, known[artifact].node, run_alias, of, documents, tuple(sorted(gone)), trunk)
+
+
+def _in_order(query: database.QueryFunction, artifacts: Sequence[str]) -> tuple[str, ...]:
+    """Returns the nodes of some artifacts, each after those that it was made from."""
+    made_from: dict[str, set[str]] = {name.partition("/")[0]: set() for name in artifacts}
+    sql = "SELECT child, parent FROM edge WHERE input AND list_contains($1::VARCHAR[], child) AND list_contains($1::VARCHAR[], parent)"
+    for child, parent in query(sql, [list(artifacts)])[1]:
+        made_from[child.partition("/")[0]].add(parent.partition("/")[0])
+    return tuple(TopologicalSorter(made_from).static_order())

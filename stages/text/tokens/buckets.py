@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stages.text.tokens.mix_settings import HOST
 from stages.text.tokens.packing import stable_order
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from stages.text.tokens.mix_settings import Buckets
 
-HOST = "host"
 HIDDEN = ("doc_id", "text", "url", "verdict", "reason")
 """Columns that buckets cannot be made of; the host of `url` can."""
 

@@ -18,6 +18,10 @@ T = TypeVar("T")
 MAX_BUCKETS = 1_000
 """Most buckets of a mixture. Olmo 3 has 480: 24 topics with 20 tiers of quality each. As `curves` they are 505, with the other documents."""
 
+HOST = "host"
+"""The column of the host of a document's URL, as buckets name it."""
+OF_DOCUMENTS = ("source", "lang", "lang_score", "date", HOST)
+"""Columns of buckets that documents have in every stage; all others are signals of the filter."""
 COLUMN_FOLDERS: Mapping[str, str] = {"documents": "documents", "filtered": "decisions"}
 """Role of an input of the stage -> its folder with columns of the documents for the buckets, the later stage first."""
 
@@ -191,6 +195,13 @@ class Mix(StageConfig):
     max_validation_documents: int = Field(2_000, ge=1)
     """Maximum number of held-out documents. Every source that has two gives one first; below the number of such sources, those with the most
     documents do."""
+
+    @property
+    def needed_signals(self) -> tuple[tuple[str, str, str], ...]:
+        """The columns of buckets that the documents do not have by themselves."""
+        given = [("buckets", self.buckets), *((f"phases.{number}.buckets", phase.buckets) for number, phase in enumerate(self.phases))]
+        columns = [(setting, column) for setting, buckets in given for one in buckets or () for column in (one.by, one.tiers_by) if column]
+        return tuple(("filtered", setting, column) for setting, column in columns if column not in OF_DOCUMENTS)
 
     @model_validator(mode="after")
     def _weights_need_a_total(self) -> Mix:

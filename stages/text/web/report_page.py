@@ -13,6 +13,7 @@ BODY = """
 <h1>{{ title }}</h1>
 <p class="soft">From raw crawl to evaluated checkpoint. Every figure was read from the artifacts listed at the end.</p>
 <div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
+{% for note in notes %}<p><b>{{ note }}</b></p>{% endfor %}
 
 {% if results %}
 <h2 id="results">Results</h2>
@@ -48,8 +49,9 @@ BODY = """
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """Returns the short form: cards, results and verdicts if there are results, and the parts of each section that are not folded."""
+    """Returns the short form: cards, notes, results and verdicts if there are results, and the parts of each section that are not folded."""
     parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"])]
+    parts += [line for note in values["notes"] for line in ("", f"**{note}**")]
     if values["results"]:
         verdicts = values["verdicts"]
         parts += ["", "## Results", "", table(values["results"]), "", "## What the models had to show", ""]
