@@ -48,7 +48,7 @@ def test_a_recipe_is_seldom_better_than_itself(folder: Path) -> None:
         resampled.append(decisive_look(differences[:PAIRS]))
     live = []
     for trial in range(LIVE_TRIALS):
-        differences: list[float] = []
+        differences: list[float] = []  # type: ignore[no-redef]
         while len(differences) < LIVE_PAIRS and not (differences and decisive_look(differences).crossed):
             seed = 1000 + 100 * trial + 2 * len(differences)
             differences.append(proxies.measured(clean, seed + 1) - proxies.measured(clean, seed))

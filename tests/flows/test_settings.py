@@ -89,7 +89,7 @@ def test_an_absurd_value_is_taken_or_refused_and_never_anything_else(node: str) 
             if node in ("runtime", "mix", "train_tokenizer", "pretrain"):
                 training_size(with_it, Plan((), ()))
             if node == "pretrain" and path[0] == "model":
-                ModelConfig(vocab_size=4096, max_position_embeddings=256, **made.model.model_dump())
+                ModelConfig(vocab_size=4096, max_position_embeddings=256, **made.model.model_dump())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> N
     elsewhere = run_stage(WORDS, {"words": ["z"]}, {}, home)
     for artifact, url in ((made[0], "http://bad.example/x"), (elsewhere, "http://good.example/y")):
         rows = [{"doc_id": UUID(int=7), "url": url, "verdict": "kept"}, {"doc_id": UUID(int=8), "url": url + "2", "verdict": "dropped"}]
-        rows = [row | {"doc_id": UUID(int=row["doc_id"].int + (100 if "good" in url else 0))} for row in rows]
+        rows = [row | {"doc_id": UUID(int=row["doc_id"].int + (100 if "good" in url else 0))} for row in rows]  # type: ignore[attr-defined]
         write_rows(
             artifact.path / "decisions" / "00000.parquet", schema(doc_id="uuid", url="string", verdict="string", reason="string"), rows
         )

@@ -53,7 +53,7 @@ def test_the_tokens_of_every_word_are_found(tmp_path: Path, make: type[Tokenizer
     """The oracle is the normalized text: its n-th word, in the bytes of the tokens. Catches: bytes of the text taken for those of the tokens."""
     from stages.core.tables.parquet import read_rows
 
-    text, tokenizer = " ".join(WORDS), make()
+    text, tokenizer = " ".join(WORDS), make()  # type: ignore[call-arg]
     of, tokens = encoded(tmp_path, tokenizer, ["first", text])
     row = next(r for r in read_rows(tokens.path / "spans" / "00001.parquet") if r["bytes"] == len(text.encode()))
     place = DocumentTokens(row["shard"], row["start"], row["length"], row["bytes"])

@@ -184,7 +184,7 @@ def test_plain_tasks_are_scored_tasks_beside_chat(inputs: dict[str, Artifact], t
         run_stage(STAGE, {"chat": True, "plain_tasks": ["choos"]}, inputs, tmp_path)
     with pytest.raises(ValueError, match="plain_tasks names 'choose' twice"):
         STAGE.config.model_validate({"chat": True, "plain_tasks": ["choose", "go_on", "choose"]})
-    assert STAGE.config.model_validate({"chat": True, "plain_tasks": ["go_on", "choose"]}).plain_tasks == ("choose", "go_on")
+    assert STAGE.config.model_validate({"chat": True, "plain_tasks": ["go_on", "choose"]}).plain_tasks == ("choose", "go_on")  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="plain_tasks has no effect without chat"):
         STAGE.config.model_validate({"plain_tasks": ["choose"]})
 

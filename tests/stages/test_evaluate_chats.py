@@ -156,12 +156,12 @@ def test_an_answer_alone_follows_an_empty_question(inputs: dict[str, Artifact]) 
     expected = [
         log_probability(folder, before, answer_of(tokenizer, choice))
         for before in (prompt_of(tokenizer, question), prompt_of(tokenizer, ""))
-        for choice in item["choices"]
+        for choice in item["choices"]  # type: ignore[attr-defined]
     ]
     np.testing.assert_allclose(sample.loglikelihoods, expected, rtol=1e-4)
     gains = np.array(expected[:3]) - expected[3:]
     assert sample.values["acc_mutual_info"] == float(gains.argmax() == 1)
-    by_length = np.array(expected[:3]) / [len(choice) for choice in item["choices"]]
+    by_length = np.array(expected[:3]) / [len(choice) for choice in item["choices"]]  # type: ignore[attr-defined]
     assert sample.values["acc_norm"] == float(by_length.argmax() == 1)
 
 

@@ -122,7 +122,7 @@ def test_languages_are_codes_with_stop_words(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="'klingon' is not a language code"):
         filtered({"gopher_quality": {"stop_words": {"klingon": ["tlh"]}}}, made, tmp_path)
     for given in ({"stop_words": {"zh": []}}, {"stop_words": {"zh": ["the"]}}, {"min_stop_words": None}, {"enabled": False}):
-        assert FilterConfig.model_validate({"languages": ["en", "zh"], "gopher_quality": given}).languages == ("en", "zh")
+        assert FilterConfig.model_validate({"languages": ["en", "zh"], "gopher_quality": given}).languages == ("en", "zh")  # type: ignore[attr-defined]
 
 
 def test_a_text_is_judged_by_the_stop_words_of_its_language(tmp_path: Path) -> None:

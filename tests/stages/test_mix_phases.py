@@ -65,7 +65,7 @@ def test_every_phase_has_its_tokens_of_every_source_and_bucket(inputs: dict[str,
     known = sorted(score[one] for one in ids if one not in held)
     for number, (found, given) in enumerate(zip(described.ranges, PHASES, strict=True)):
         inside = [row for row in rows if found.start_sequence <= row["sequence"] < found.start_sequence + found.sequences]
-        assert sum(row["length"] for row in inside) == given["tokens"] and found.seq_len == given.get("seq_len", 32)
+        assert sum(row["length"] for row in inside) == given["tokens"] and found.seq_len == given.get("seq_len", 32)  # type: ignore[attr-defined]
         filled = Counter[int]()
         delivered = Counter[tuple[str, str, int]]()
         for row in inside:

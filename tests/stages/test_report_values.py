@@ -24,7 +24,7 @@ def pipeline(tmp_path: Path) -> dict[str, Artifact]:
     """The pipeline of test_report, with different figures in each node."""
     found = whole_pipeline(tmp_path / "pipeline")
     for number, artifact in enumerate(found.values(), 1):
-        artifact.manifest.update(
+        artifact.manifest.update(  # type: ignore[call-arg]
             rows=1000 * number, bytes=1_250_000 * number, ended=f"2026-01-01T00:00:{number:02}.500000+00:00", run_id=f"r{number}"
         )
         artifact.manifest["environment"] = {**artifact.manifest["environment"], "packages": {f"p{number % 3}": str(number), "a": "1"}}
@@ -168,7 +168,7 @@ def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path
 def test_where_and_with_what_it_was_trained(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline["pretrain"].manifest["imported"] = {"provenance": "elsewhere"}
     hardware = {"processor": "fast", "cores": 8, "memory_bytes": 3 * 2**30, "gpus": ["one", "two"]}
-    pipeline["sft"].manifest.update(seed=17, code={"commit": "0123456789abcdef", "dirty": "x"}, summary={"ranks": 6},
+    pipeline["sft"].manifest.update(seed=17, code={"commit": "0123456789abcdef", "dirty": "x"}, summary={"ranks": 6},  # type: ignore[call-arg]
                                 environment={"python": "3.12", "packages": {"torch": "2"}, "hardware": hardware})  # fmt: skip
     seen = page(pipeline, tmp_path, monkeypatch)["environment"]
     assert {k: v for k, v in seen.items() if k != "packages"} == {

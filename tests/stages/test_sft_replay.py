@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ class Made:
 
 
 def config_of(**settings: Any) -> sft.SftConfig:
-    return cast("sft.SftConfig", validated(sft.SftConfig, {**SFT, "replay": SHARE} | settings, "sft", "test"))
+    return validated(sft.SftConfig, {**SFT, "replay": SHARE} | settings, "sft", "test")
 
 
 def context(folder: Path, seed: int = 7, said: Callable[[str], None] = print) -> Context:

@@ -87,7 +87,7 @@ def test_scaled_initial_weights_of_a_llama() -> None:
 def test_a_change_reaches_settings_and_shape(corpus: Corpus, tmp_path: Path) -> None:
     changes = {"optimizer.momentum": 0.9, "model.hidden_size": 128, "global_batch_size": 8, "warmup_steps": 1}
     job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, changes), {"optimizer": {"name": "muon"}, "learning_rate": 0.02})
-    assert (job.training.optimizer.momentum, job.model.hidden_size, job.model.head_dim, job.steps) == (0.9, 128, 32, 2)
+    assert (job.training.optimizer.momentum, job.model.hidden_size, job.model.head_dim, job.steps) == (0.9, 128, 32, 2)  # type: ignore[attr-defined]
     job = job_of(Trial(corpus, 16 * CONTEXT, 1, tmp_path, {"embedding_std": 0.5, "warmup_steps": 0}), CONTESTANTS["loam, Muon"].settings)
     assert job.model.qk_norm and job.embedding_std == 0.5 and job.model.hidden_size == 288 and job.model.head_dim == 32
 

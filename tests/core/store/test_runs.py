@@ -99,7 +99,7 @@ def test_the_newest_run_counts_although_the_clock_was_set_back(tmp_path: Path, r
 
     class Yesterday(datetime.datetime):
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:  # type: ignore[override]
             return datetime.datetime(2001, 1, 1, tzinfo=tz)
 
     monkeypatch.setattr(environment.datetime, "datetime", Yesterday)

@@ -23,7 +23,7 @@ ROWS = [
 def part(path: Path, numbers: list[int], corpus: str = "") -> Part:
     rows = [{"doc_id": UUID(int=i), "source": s, "url": u, "text": t} for i, s, u, t in (ROWS[n] for n in numbers)]
     write_rows(path / "d.parquet", SHAPE, rows)
-    np.save(path / "number.npy", np.array([row["doc_id"].int for row in rows]))
+    np.save(path / "number.npy", np.array([row["doc_id"].int for row in rows]))  # type: ignore[attr-defined]
     return Part(path / "d.parquet", {"number": path / "number.npy"}, corpus)
 
 

@@ -44,7 +44,7 @@ def test_outputs_and_gradients_equal_those_under_a_dense_mask(
 ) -> None:
     inputs, bounds = made(lengths, *heads, channels)
     weights = torch.randn(len(inputs[0]), heads[0], channels, generator=torch.Generator().manual_seed(1))
-    outputs = [attend(*inputs, bounds) for attend in (KERNELS[kernel], dense)]
+    outputs = [attend(*inputs, bounds) for attend in (KERNELS[kernel], dense)]  # type: ignore[call-arg]
     assert torch.allclose(*outputs, atol=1e-5)
     for ours, theirs in zip(*(torch.autograd.grad((out * weights).sum(), inputs) for out in outputs), strict=True):
         assert torch.allclose(ours, theirs, atol=1e-5)
@@ -56,7 +56,7 @@ def test_a_segment_has_no_influence_on_the_bits_of_another(kernel: str) -> None:
     other = [x.detach().clone() for x in inputs]
     for x in other:
         x[5:45] = 1e4
-    before, after = KERNELS[kernel](*inputs, bounds), KERNELS[kernel](*other, bounds)
+    before, after = KERNELS[kernel](*inputs, bounds), KERNELS[kernel](*other, bounds)  # type: ignore[call-arg]
     assert torch.equal(before[:5], after[:5]) and torch.equal(before[45:], after[45:])
 
 
@@ -65,7 +65,7 @@ def test_a_segment_has_no_influence_on_the_bits_of_another(kernel: str) -> None:
 def test_bounds_of_another_batch_are_refused(kernel: str, bounds: list[int]) -> None:
     inputs, _ = made([3, 5], 2, 1, 4)
     with pytest.raises(ValueError, match=f"The bounds of the segments go from {bounds[0]} to {bounds[-1]}, but the batch has 8 tokens"):
-        KERNELS[kernel](*inputs, torch.tensor(bounds, dtype=torch.int32))
+        KERNELS[kernel](*inputs, torch.tensor(bounds, dtype=torch.int32))  # type: ignore[call-arg]
 
 
 def test_the_scale_of_scores_and_the_sums_are_those_of_the_definition() -> None:
@@ -77,8 +77,8 @@ def test_the_scale_of_scores_and_the_sums_are_those_of_the_definition() -> None:
 
 def test_bf16_is_within_its_rounding() -> None:
     inputs, bounds = made([100, 28], 4, 2, 16)
-    expected = dense(*inputs, bounds)
-    half = segment_attention(*(x.detach().bfloat16() for x in inputs), bounds, 128)
+    expected = dense(*inputs, bounds)  # type: ignore[call-arg]
+    half = segment_attention(*(x.detach().bfloat16() for x in inputs), bounds, 128)  # type: ignore[call-arg]
     assert half.dtype == torch.bfloat16 and torch.allclose(half.float(), expected, atol=0.03)
 
 
@@ -92,6 +92,6 @@ def test_memory_grows_with_tokens_and_not_with_their_square() -> None:
     """The operator may hold some tensors of the size of its inputs. A mask of one byte per pair would be 64 times that at 8,192 tokens."""
     inputs, bounds = made([4096, 4096], 1, 1, 8)
     with torch.profiler.profile(profile_memory=True) as profile:
-        segment_attention(*inputs, bounds, 4096).sum().backward()
+        segment_attention(*inputs, bounds, 4096).sum().backward()  # type: ignore[call-arg]
     largest = max(event.self_cpu_memory_usage for event in profile.events())
     assert 0 < largest <= 8 * inputs[0].numel() * 4

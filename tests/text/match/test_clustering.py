@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(WORDS), max_size=14), max_size=12), st.randoms(use_true_random=False))
-def test_equals_brute_force(bases: list[list[str]], rng: object) -> None:
+def test_equals_brute_force(bases: list[list[str]], rng: random.Random) -> None:
     texts = []
     for base in bases:
         texts.append(" ".join(base))

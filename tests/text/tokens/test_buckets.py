@@ -122,7 +122,7 @@ def test_the_order_of_texts_in_the_recipe_changes_nothing() -> None:
     columns = {"lang": pa.array(["en", "de", "fr"]), "score": pa.array([0.1, 0.2, 0.3])}
     for one, two in (({"factors": {"en": 1, "de": 2}},) * 2, ({"curves": {"en": [1], "de": [2, 3]}, "tiers_by": "score"},) * 2):
         name = next(iter(one))
-        turned = {**two, name: dict(reversed(two[name].items()))}
+        turned = {**two, name: dict(reversed(two[name].items()))}  # type: ignore[attr-defined]
         first, second = (
             bucket_documents([Buckets.model_validate({"by": "lang", **given})], columns, np.arange(3), 3) for given in (one, turned)
         )

@@ -78,7 +78,7 @@ def test_spans_are_read_in_the_order_of_the_files_and_sources_are_numbered_by_na
     flat = [row for part in rows for row in part]
     assert spans.names == ("Z", "a", "code", "web", "Ü")
     assert [spans.names[number] for number in spans.source] == [row["source"] for row in flat]
-    assert spans.doc_id.to_pylist() == [row["doc_id"].bytes for row in flat]
+    assert spans.doc_id.to_pylist() == [row["doc_id"].bytes for row in flat]  # type: ignore[attr-defined]
     for name in ("shard", "start", "length", "bytes"):
         assert getattr(spans, name).tolist() == [row[name] for row in flat] and getattr(spans, name).dtype == np.int64
     none = read_spans([tmp_path / "1.parquet"])
