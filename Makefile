@@ -1,6 +1,7 @@
 # make run: set up .venv and run the tiny recipe.   make test: set up .venv, lint and run the tests.   make setup: only set up .venv.
 # make bench: benchmarks (minutes).   make bench-smoke: each benchmark at its smallest size (minutes).   make test-chaos: kill real runs (half an
 # hour).   make test-fuzz: hostile input (ten minutes).
+# make test-real: the tests that read real data, where it is (minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
 # make test-newcomer: own files, by the commands of the README (minutes).   make test-decide: how often `loam decide` errs (an hour).
 PYTHON ?= python3
@@ -13,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
-.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer docs queries setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer test-real docs queries setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -23,7 +24,7 @@ test: .venv/.ready lint
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint
-	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide' $(PATHS)
+	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide and not bench and not real' $(PATHS)
 
 fmt: .venv/.ready
 	$(BIN)/ruff check --fix --select I .
@@ -40,7 +41,7 @@ bench: .venv/.ready
 
 bench-smoke: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
-	$(BIN)/python -m pytest -m 'bench or not bench' tests/bench/test_smoke.py
+	$(BIN)/python -m pytest -m 'bench or not bench' tests/bench/test_smoke.py tests/bench/quality/test_quality.py
 
 test-browser: .venv/.ready
 	@.ci/setup
@@ -60,6 +61,9 @@ test-chaos: .venv/.ready
 # LOAM_DECIDE_HOME=FOLDER keeps the runs.
 test-decide: .venv/.ready
 	$(BIN)/python -m pytest -m decide -s tests/decide
+
+test-real: .venv/.ready
+	$(PYTEST) -m real tests
 
 test-newcomer: .venv/.ready
 	$(BIN)/python -m pytest -m newcomer tests/newcomer

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stages.core.contract.declaration import Stage
 
 REFRESH_S = 10
-MOST_HEAD_BYTES = 1 << 16
+MAX_HEAD_BYTES = 1 << 16
 """Bytes of a request's head that the server accepts, also in pieces. The longest address of dashboards/pages/trace_page.py has 49 KB."""
 CLOSED = "This page needs the whole URL that `loam dashboard` printed, with its token.\n"
 HEADERS = {
@@ -119,7 +119,7 @@ def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable
         listener.listen()  # a browser that opens the URL before the server is up waits and is not refused
         # uvicorn ends its requests first, and then raises the signal again
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
-        config = uvicorn.Config(make_app(home, stages, token), log_level="warning", h11_max_incomplete_event_size=MOST_HEAD_BYTES)
+        config = uvicorn.Config(make_app(home, stages, token), log_level="warning", h11_max_incomplete_event_size=MAX_HEAD_BYTES)
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -26,9 +26,9 @@ STATE_CLASS: dict[str, str] = {
     NodeState.FAILED: "bad",
     NodeState.INTERRUPTED: "bad",
 }
-MOST_RUNS = 30
+MAX_RUNS = 30
 """Runs that a page lists."""
-MOST_TEXTS = 200
+MAX_TEXTS = 200
 """Texts of models that a page lists."""
 
 Summary = Mapping[str, str]
@@ -121,7 +121,7 @@ def node_runs(home: Path, node: str, stage: Stage) -> list[NodeRun]:
         "SELECT n.run_id, n.state, n.seconds, n.message, n.artifact_id, a.rows, a.unit, a.tokens FROM node_run n JOIN run r ON r.run_id = n.run_id "
         "LEFT JOIN artifact a ON a.artifact_id = n.artifact_id WHERE n.node = ? ORDER BY r.seq DESC, n.run_id LIMIT ?"
     )
-    found = database.query(home, sql, [node, MOST_RUNS])[1]
+    found = database.query(home, sql, [node, MAX_RUNS])[1]
     summaries = _summaries(home, [row[4] for row in found])
     return [
         NodeRun(
@@ -180,8 +180,8 @@ def score_lines(home: Path, run: str) -> list[Mapping[str, str]]:
 
 
 def written_texts(home: Path, run: str) -> list[WrittenText]:
-    """Returns the last MOST_TEXTS texts that the models of a run wrote during their training, the last node and step first. run: id of the run."""
-    order = f"n.ordinal DESC, t.step DESC, t.prompt LIMIT {MOST_TEXTS}"
+    """Returns the last MAX_TEXTS texts that the models of a run wrote during their training, the last node and step first. run: id of the run."""
+    order = f"n.ordinal DESC, t.step DESC, t.prompt LIMIT {MAX_TEXTS}"
     return [WrittenText(*row) for row in _rows_of_run(home, run, "text_samples", "t.node, t.step, t.prompt, t.text, n.artifact_id", order)]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from flows.off_nodes import causes, left_out
-from flows.pipeline import downstream, models, pipeline, spared
+from flows.pipeline import downstream, models, pipeline, skipped_nodes
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe
 from stages.core.contract.recipe_errors import following, refuse_all
@@ -34,7 +34,7 @@ def refuse_contradictions(recipe: Recipe) -> None:
     ]
     refuse_all(twice, recipe.source)
     without = left_out(recipe)
-    away = spared(without)
+    away = skipped_nodes(without)
     running = {node: config for node, config in recipe.sections.items() if node not in away}
     faults = [*_unread_sources(recipe, away), *_faults(running, without.off, recipe.runtime)]
     refuse_all([RecipeError(what, where=f"{recipe.source}: {setting}", do=do) for what, setting, do in faults], recipe.source)

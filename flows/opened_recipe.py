@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.contradictions import refuse_contradictions
 from flows.off_nodes import left_out, refuse_off
-from flows.pipeline import WHOLE, LeftOut, config_classes, downstream, pipeline, spared, stage_of, upstream, whole_run
+from flows.pipeline import WHOLE, LeftOut, config_classes, downstream, pipeline, skipped_nodes, stage_of, upstream, whole_run
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError, VerificationError
 from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
@@ -68,7 +68,7 @@ class Session:
         """
         nodes = upstream([until], self.left_out) if until else whole_run(self.left_out)
         refuse_off([until], self.off, self.recipe.source)
-        if until in spared(self.left_out) - set(self.imported):
+        if until in skipped_nodes(self.left_out) - set(self.imported):
             raise RecipeError(
                 f"{until} does not run in this recipe: what needs it is imported.", where=f"{self.recipe.source}: import", do="Remove that import to run it."
             )  # fmt: skip

@@ -342,7 +342,7 @@ def downstream(name: str) -> tuple[Node, ...]:
     return tuple(node for node in pipeline() if node.name in reached)
 
 
-def spared(left_out: LeftOut = WHOLE) -> set[str]:
+def skipped_nodes(left_out: LeftOut = WHOLE) -> set[str]:
     """Finds the nodes that do not run. An unknown node is a RecipeError.
 
     Args:

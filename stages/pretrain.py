@@ -27,10 +27,10 @@ from stages.core.contract.errors import RecipeError, StageError
 from stages.core.contract.report_section import Section, figure
 from stages.core.tables.training_tables import METRICS, PHASES, REWINDS, STEPS, TEXT_SAMPLES, Blame, BlameRequest, training_section
 from stages.lm.model import flops
-from stages.lm.model.config import MOST_DEPTH, ModelConfig, ModelShape
+from stages.lm.model.config import MAX_DEPTH, ModelConfig, ModelShape
 from stages.lm.model.dial import NoRateError, dial_values
 from stages.lm.train.continuation import write_runs
-from stages.lm.train.training_settings import MOST_TOKENS, Budget
+from stages.lm.train.training_settings import MAX_TOKENS, Budget
 from stages.mixture_sequences import part_files, span_rows
 from stages.settings import CompletedSection, DerivedSettings, Field, StageConfig
 from stages.training_replay import replay
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from stages.lm.data.mixture import Mixture
 
 
-MOST_FLOPS = 1e30
+MAX_FLOPS = 1e30
 NAMED_DOCUMENTS = 8  # maximum number of documents of a bad batch that a message names
 
 
 class PretrainBudget(Budget):
     """How long to pretrain: a Budget that can also be given in FLOPs, because the recipe gives the shape of the model."""
 
-    flops: float | None = Field(None, gt=0, le=MOST_FLOPS, decides=False, exclude=True)
+    flops: float | None = Field(None, gt=0, le=MAX_FLOPS, decides=False, exclude=True)
     """FLOPs of model and attention, forward and backward. When the recipe is read, tokens take its place: these FLOPs divided by those of a
     token in a sequence of mix.seq_len, rounded up to whole steps. `loam plan` shows them. No key holds flops."""
 
@@ -104,7 +104,7 @@ class PretrainConfig(ContinuedTraining, DerivedSettings):
             RecipeError: An optimizer has no rule for its learning rate.
         """
         depth = model["depth"]
-        known = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MOST_DEPTH
+        known = isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= MAX_DEPTH
         used = known and model.get("num_hidden_layers") is None  # else depth stays, and the check of the section refuses it
         try:
             found = dial_values(depth if isinstance(depth, int) and known else 1, vocab_size, seq_len, values)
@@ -143,7 +143,7 @@ def _flops(values: Mapping[str, JsonValue]) -> float | None:
     if list(units) != ["flops"] or isinstance(units["flops"], bool):
         return None
     try:
-        return TypeAdapter(Annotated[float, Limits(gt=0, le=MOST_FLOPS)]).validate_python(units["flops"])  # YAML reads 2e13 as a text
+        return TypeAdapter(Annotated[float, Limits(gt=0, le=MAX_FLOPS)]).validate_python(units["flops"])  # YAML reads 2e13 as a text
     except ValidationError:
         return None
 
@@ -169,9 +169,9 @@ def _budget_of_flops(section: JsonValue, work: float, vocab_size: int, seq_len: 
     except ValueError:
         return {**kept, "tokens": 1}, ""
     each = flops.flops_per_token(shape, seq_len)
-    if work / each > MOST_TOKENS:
+    if work / each > MAX_TOKENS:
         raise RecipeError(
-            f"pretrain.budget.flops {work:.3g} is {work / each:.3g} tokens of {each:,} FLOPs; at most {MOST_TOKENS:,} are allowed.",
+            f"pretrain.budget.flops {work:.3g} is {work / each:.3g} tokens of {each:,} FLOPs; at most {MAX_TOKENS:,} are allowed.",
             where="pretrain.budget.flops",
             do="Give fewer FLOPs.",
         )

@@ -105,7 +105,7 @@ def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, eve
         every_metric: Whether every metric has a row, or only the primary metric of a task.
 
     Returns:
-        Rows with formatted values. The column "beside it" holds chance accuracy, baselines, the questions that were cut or the number of pairs.
+        Rows with formatted values. The column "baseline" holds chance accuracy, baselines, the questions that were cut or the number of pairs.
     """
     about = {(s["task"], s["metric"]): s for model in scores for s in scores[model] if (s["primary"] or every_metric) and not _baseline(s)}
     rows = []
@@ -119,7 +119,7 @@ def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, eve
         ]
         cut = [f"{model} {one['cut']:,} of {one['n']:,}" for model, one in found.items() if one and one.get("cut")]
         beside += [f"questions cut: {', '.join(cut)}"] if cut else []
-        rows.append({"task": task, "metric": metric} | {m: _score(s) for m, s in found.items()} | {"beside it": ", ".join(beside)})
+        rows.append({"task": task, "metric": metric} | {m: _score(s) for m, s in found.items()} | {"baseline": ", ".join(beside)})
     for name, label in (
         ("reward_accuracy", "reward accuracy"),
         ("reward_margin", "reward margin"),
@@ -130,7 +130,7 @@ def result_rows(scores: Mapping[str, Sequence[RecordedScore]], dpo: Summary, eve
             rewarded = name.startswith("reward")  # rewards are relative to the sft model, so the sft model has no reward
             before = "" if rewarded else f"{dpo[f'validation_{name}_before']:.3f}"
             pairs = f"{dpo['validation_pairs']} held-out pairs"
-            rows.append({"task": "preferences", "metric": label, "base": "", "sft": before, "dpo": f"{after:.3f}", "beside it": pairs})
+            rows.append({"task": "preferences", "metric": label, "base": "", "sft": before, "dpo": f"{after:.3f}", "baseline": pairs})
     return rows
 
 

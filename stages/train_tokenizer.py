@@ -159,12 +159,12 @@ def _or_rare_words(rare: int, config: TrainTokenizer) -> str:
 
 def _teller(config: TrainTokenizer, ctx: Context) -> Callable[[int], None]:
     """Returns the function that reports the number of tokens and the time left, at most twice a second."""
-    began = told = time.monotonic()
+    began = last_s = time.monotonic()
 
     def tell(tokens: int) -> None:
-        nonlocal told
-        if (now := time.monotonic()) - told >= LOOK_S:
-            told = now
+        nonlocal last_s
+        if (now := time.monotonic()) - last_s >= LOOK_S:
+            last_s = now
             left = round((now - began) * (config.vocab_size - tokens) / tokens)
             ctx.progress(tokens, config.vocab_size, "tokens", f"learning merges: at most {left // 60}:{left % 60:02d} left")
 

@@ -57,8 +57,8 @@ def publish(
         table = ({"number": number, **vars(one)} for number, one in enumerate(went_back, 1))
         write_rows(out / "rewinds.parquet", schema(**REWINDS.types), table)
     head = job.fingerprint(), job.data_identity, receipt.start_digest(job.init_from, job.seed)
-    told = receipt.new_receipt(out, head, trained.lines, training_run.trained_sequences(trained.order, job.steps, job.continuation))
-    receipt.write_receipt(told, out)
+    recorded = receipt.new_receipt(out, head, trained.lines, training_run.trained_sequences(trained.order, job.steps, job.continuation))
+    receipt.write_receipt(recorded, out)
     goes_back = job.training.guard.action == "rewind"
     back = {"rewinds": len(went_back), "tokens_taken_back": sum(one.tokens for one in went_back)} if goes_back else {}
     spans = ("sequence_spans",) if trained.sequence_spans else ()
@@ -67,7 +67,7 @@ def publish(
         rows=trained.sequences,
         tokens=trained.tokens,
         record_counts=record_counts,
-        summary={**_with_metrics(summary, trained), **back, "receipt": told.link},
+        summary={**_with_metrics(summary, trained), **back, "receipt": recorded.link},
         identity=("checkpoint", "model.json", "steps", "phases.parquet", receipt.NAME, *milestones, *spans, *identity),
     )
 

@@ -48,20 +48,20 @@ def replay(
 
     machine = training.machine(ctx)
     job, _, _ = training.new_job(config, prepare(config, inputs, ctx), machine, ctx.scratch / "out", ctx)
-    told, lines = receipt.read_receipt(artifact.path), read_metrics(artifact.path / "metrics.jsonl")
+    recorded, lines = receipt.read_receipt(artifact.path), read_metrics(artifact.path / "metrics.jsonl")
     start = receipt.start_digest(job.init_from, job.seed)
     other = ""
-    if (job.fingerprint(), job.data_identity) != (told.fingerprint, told.data):
-        other = f"settings and inputs give the job {job.fingerprint()}, but the receipt is of the job {told.fingerprint}"
-    elif start != told.windows[0].start:
-        other = f"the training starts from {start}, but the receipt from {told.windows[0].start}"
+    if (job.fingerprint(), job.data_identity) != (recorded.fingerprint, recorded.data):
+        other = f"settings and inputs give the job {job.fingerprint()}, but the receipt is of the job {recorded.fingerprint}"
+    elif start != recorded.windows[0].start:
+        other = f"the training starts from {start}, but the receipt from {recorded.windows[0].start}"
     found = []
     for number in windows:
-        window = told.windows[number]
+        window = recorded.windows[number]
         if other:
             found.append(ReplayedWindow(number + 1, window.first_step, window.last_step, WindowState.OTHER, other))
             continue
-        ctx.log(f"trains window {number + 1} of {len(told.windows)} again, the steps {window.first_step:,} to {window.last_step:,}")
+        ctx.log(f"trains window {number + 1} of {len(recorded.windows)} again, the steps {window.first_step:,} to {window.last_step:,}")
         found.append(_replayed(replace(job, scratch=str(ctx.scratch / f"window-{number}")), artifact, number, lines, ctx))
     return found
 

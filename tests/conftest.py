@@ -124,9 +124,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return Data("made", tmp_path_factory.mktemp("made"))
 
 
-@pytest.fixture(scope="module", params=["made", "real"])
+@pytest.fixture(scope="module", params=["made", pytest.param("real", marks=pytest.mark.real)])
 def data(request: pytest.FixtureRequest, made: Data) -> Data:
-    """The data made for tests, always; then real crawls, chats, preferences and benchmarks, where this machine has them."""
+    """The data made for tests; and, in `make test-real`, real crawls, chats, preferences and benchmarks, where this machine has them."""
     if request.param == "made":
         return made
     if not real_folder().is_dir():
@@ -236,17 +236,19 @@ def answered(printed: str, command: str = "") -> Any:
 TINY = "tiny-1"
 """The run of `tiny_home`. Commands name it as their recipe: its record has every value."""
 SHORTER = (
-    "crawl.docs={packages: [numpy, networkx], editions: [stable, latest], max_pages: 500, min_page_chars: 500}",
-    "benchmarks.docstrings={packages: [numpy, networkx], items: 200}",
-    "conversations.docstrings={what: 400, complete: 1600}",
-    "preferences.docstrings={what: 300, complete: 700}",
-    "reference.max_pairs=600",
-    "train_tokenizer.vocab_size=2048",
-    "pretrain.budget.steps=60",
-    "sft.budget.steps=40",
-    "dpo.budget.steps=30",
+    "crawl.docs={packages: [numpy, networkx], editions: [stable, latest], max_pages: 240, min_page_chars: 500}",
+    "benchmarks.docstrings={packages: [numpy, networkx], items: 100}",
+    "conversations.docstrings={what: 200, complete: 800}",
+    "preferences.docstrings={what: 150, complete: 350}",
+    "reference.max_pairs=200",
+    "train_tokenizer.vocab_size=1024",
+    "pretrain.budget.steps=40",
+    "pretrain.warmup_steps=10",
+    "sft.budget.steps=15",
+    "sft.warmup_steps=5",
+    "dpo.budget.steps=12",
 )
-"""What the tests change in tiny: a third of the pages and items, a fifth of the steps. Enough for the base model to beat the unigram model."""
+"""What the tests change in tiny: a sixth of the pages and items, a seventh of the steps. Enough for the base model to beat the unigram model."""
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dashboards.data import MOST_RUNS, ShownNode, artifact_lines, chosen_run, loss_charts, node_lines, score_lines
+from dashboards.data import MAX_RUNS, ShownNode, artifact_lines, chosen_run, loss_charts, node_lines, score_lines
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.states import RunState
 from stages.queries.lineage import RunRow, run_rows
@@ -62,7 +62,7 @@ def content(visit: PageVisit) -> RunsContent:
     chosen = chosen_run(runs, visit.parameters.get("run", ""))
     return RunsContent(
         live=chosen["state"] == RunState.RUNNING,
-        runs=runs[:MOST_RUNS],
+        runs=runs[:MAX_RUNS],
         chosen=chosen,
         nodes=node_lines(visit.home, visit.stages, chosen["run_id"]),
         artifacts=artifact_lines(visit.home, chosen["run_id"]),

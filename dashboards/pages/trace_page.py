@@ -1,7 +1,7 @@
 """The page that says where a text comes from: its longest spans in the texts of a run, and what the run's models wrote.
 
 It shows what `loam trace --text` prints. A text that a model wrote has a link that fills it in.
-Limit: the text is a part of the address, as the other choices of a page are, so it is in the browser's history. MOST_CHARS bounds the address.
+Limit: the text is a part of the address, as the other choices of a page are, so it is in the browser's history. MAX_CHARS bounds the address.
 Cost: that of stages/queries/tracing/trace_text.py, per request.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dashboards.data import MOST_RUNS, WrittenText, chosen_run, written_texts
+from dashboards.data import MAX_RUNS, WrittenText, chosen_run, written_texts
 from dashboards.page import DashboardPage, PageContent, PageVisit
 from stages.core.contract.errors import LoamError, RecipeError
 from stages.queries.lineage import RunRow, run_rows
@@ -19,11 +19,11 @@ from stages.queries.tracing.trace_lines import KINDS, became, counted, kinds_nam
 from stages.queries.tracing.trace_start import Start, start
 from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
 
-MOST_CHARS = 4096
+MAX_CHARS = 4096
 """Characters of a text. In an address a character takes up to 12 bytes, and the server accepts a head of 64 KiB (dashboards/app.py)."""
-MOST_WORDS = 1000
+MAX_WORDS = 1000
 """Largest value of the shortest span."""
-MOST_SPANS = 100
+MAX_SPANS = 100
 """Spans that the page shows. A text that repeats itself can have as many as words."""
 TEMPLATE = """
 {% set chosen = content.chosen %}
@@ -96,8 +96,8 @@ class TraceContent(PageContent):
     spans: Sequence[TextSpan] = ()
     left_out: int = 0
     written: Sequence[WrittenText] = ()
-    most_chars: int = MOST_CHARS
-    most_words: int = MOST_WORDS
+    most_chars: int = MAX_CHARS
+    most_words: int = MAX_WORDS
     more: str = ""
 
     def counted(self, span: TextSpan) -> str:
@@ -128,7 +128,7 @@ def content(visit: PageVisit) -> TraceContent:
         return TraceContent()
     chosen = chosen_run(runs, visit.parameters.get("run", ""))
     asked = TraceContent(
-        runs=runs[:MOST_RUNS] if chosen in runs[:MOST_RUNS] else [*runs[:MOST_RUNS], chosen],
+        runs=runs[:MAX_RUNS] if chosen in runs[:MAX_RUNS] else [*runs[:MAX_RUNS], chosen],
         chosen=chosen,
         checkpoint=visit.parameters.get("checkpoint", ""),
         text=visit.parameters.get("text", "").replace("\r\n", "\n"),  # a browser sends every line break of a form as two characters
@@ -153,8 +153,8 @@ def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceConten
     """
     of = start(visit.home, run["run_id"], asked.checkpoint, tuned=True)
     command = "loam trace --text TEXT " + (f"--checkpoint {of.alias}" if asked.checkpoint else f"--run {run['alias']}")
-    if len(asked.text) > MOST_CHARS:
-        what = f"The text has {len(asked.text):,} characters; this page takes at most {MOST_CHARS:,}."
+    if len(asked.text) > MAX_CHARS:
+        what = f"The text has {len(asked.text):,} characters; this page takes at most {MAX_CHARS:,}."
         raise RecipeError(what, do=f"Give a shorter part of it, or use `{command}`.")
     if not asked.text.strip():
         texts_of(visit.home, of)  # refuses what a text could not be searched in
@@ -165,8 +165,8 @@ def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceConten
         origin=of,
         searched=kinds_named(found),
         not_searched=not_searched_lines(found),
-        spans=found.spans[:MOST_SPANS],
-        left_out=max(0, len(found.spans) - MOST_SPANS),
+        spans=found.spans[:MAX_SPANS],
+        left_out=max(0, len(found.spans) - MAX_SPANS),
         more=f"`{command} --json` names all",
     )
 
@@ -175,12 +175,12 @@ def _min_words(given: str) -> int:
     """Returns the parameter `min_words` as a number; the default if it is empty.
 
     Raises:
-        RecipeError: It is not a number from 1 to MOST_WORDS.
+        RecipeError: It is not a number from 1 to MAX_WORDS.
     """
     if not given:
         return MIN_WORDS
-    if not (given.isascii() and given.isdigit() and len(given) <= len(str(MOST_WORDS)) and 1 <= int(given) <= MOST_WORDS):
-        raise RecipeError("The shortest span is not a number of words.", where="min_words", do=f"Give a number from 1 to {MOST_WORDS}.")
+    if not (given.isascii() and given.isdigit() and len(given) <= len(str(MAX_WORDS)) and 1 <= int(given) <= MAX_WORDS):
+        raise RecipeError("The shortest span is not a number of words.", where="min_words", do=f"Give a number from 1 to {MAX_WORDS}.")
     return int(given)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cyclopts.completion._engine import CompletionContext  # the type that a completer is called with
 
-MOST_NAMES = 5_000
+MAX_NAMES = 5_000
 ARTIFACTS = "SELECT alias AS name FROM artifact UNION SELECT node FROM artifact UNION SELECT name FROM given_name SEMI JOIN artifact ON target = artifact_id"
 RUNS = "SELECT alias AS name FROM run UNION SELECT run_id FROM run UNION SELECT name FROM given_name SEMI JOIN run ON target = run_id"
 
@@ -62,4 +62,4 @@ def _names(context: CompletionContext, sql: str) -> list[str]:
     home = default_home(context["--home"].raw or "")
     if not (home / database.FILE).is_file():
         return []
-    return [str(row[0]) for row in database.query(home, f"SELECT name FROM ({sql}) ORDER BY name LIMIT {MOST_NAMES}")[1]]
+    return [str(row[0]) for row in database.query(home, f"SELECT name FROM ({sql}) ORDER BY name LIMIT {MAX_NAMES}")[1]]

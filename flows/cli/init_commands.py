@@ -58,7 +58,7 @@ def init(
         reasons = "".join(f"\n  - {file.path} {file.problem}" for file in found[:SHOWN])
         raise RecipeError(
             f"None of the {len(found)} files can be used:{reasons}",
-            do="Do what the reasons say, or name files in a format that README.md lists.",
+            do="Do what the reasons say, or name files in a format that docs/own_data.md lists.",
         )
     here = hardware()
     draft = draft_recipe(name, found, LocalMachine(here["cores"] or 1, here["memory_bytes"], tuple(here["gpus"])))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flows.trials.sweep_record import SweepRecord, TableRow
     from flows.trials.sweep_run import PlannedPoint
 
-MOST_SEEDS = 100
+MAX_SEEDS = 100
 
 
 @Parameter(name="*")
@@ -35,7 +35,7 @@ class GridOptions:
         tuple[str, ...],
         Parameter(metavar="NODE.KEY=[VALUE, …]", help="a setting and its values; repeated: every combination is a point"),
     ] = ()
-    seeds: Annotated[int, whole(1, MOST_SEEDS), Parameter(help="trainings per point; only pretrain.seed differs")] = 1
+    seeds: Annotated[int, whole(1, MAX_SEEDS), Parameter(help="trainings per point; only pretrain.seed differs")] = 1
     hold_out: Annotated[
         tuple[str, ...],
         Parameter(metavar="NODE.KEY=VALUE", help="predict the loss of the points with this value before they are trained; may be repeated"),

@@ -17,7 +17,7 @@ from flows.trials.seeded_runs import SEED, TRAINED, deciding_content, digest_of,
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.printable import shown
 
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 EXAMPLE = "--over 'pretrain.model.depth=[2, 4, 6]'"
 
 
@@ -130,8 +130,8 @@ def sweep_points(request: SweepRequest) -> list[SweepPoint]:
     count = request.seeds
     for values in request.over.values():
         count *= len(values)
-    if count > MOST_POINTS:
-        raise RecipeError(f"The sweep has {count:,} trainings; at most {MOST_POINTS:,} are allowed.", do="Give fewer values or seeds.")
+    if count > MAX_POINTS:
+        raise RecipeError(f"The sweep has {count:,} trainings; at most {MAX_POINTS:,} are allowed.", do="Give fewer values or seeds.")
     grid = [dict(zip(request.over, values, strict=True)) for values in itertools.product(*request.over.values())]
     held = request.hold_out
     kept = [values for values in grid if not held or any(values[name] != value for name, value in held.items())]

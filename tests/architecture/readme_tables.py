@@ -1,4 +1,4 @@
-"""The tables of the documents that are made from declarations in the code. `make docs` writes that of the README between its markers.
+"""The tables of the documents that are made from declarations in the code. `make docs` writes them between their markers.
 
 It stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->`; tests/architecture/test_stages.py fails where it is stale.
 """
@@ -38,13 +38,13 @@ TABLES: Mapping[str, Callable[[], list[tuple[str, ...]]]] = {"stages": stages}
 
 
 def rewritten(text: str) -> str:
-    """The README with its tables made anew."""
+    """A document with its tables made anew."""
     for name, rows in TABLES.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         head, found, rest = text.partition(begin)
         _, closed, tail = rest.partition(end)
         if not found or not closed:
-            raise ValueError(f"the README has no place for the table {name}: it needs the lines {begin.strip()} and {end.strip()}")
+            raise ValueError(f"docs/stages.md has no place for the table {name}: it needs the lines {begin.strip()} and {end.strip()}")
         text = head + begin + markdown(rows()) + end + tail
     return text
 

@@ -115,8 +115,8 @@ def test_a_new_rule_is_a_row_of_the_table(toy: dict[str, Any]) -> None:
 
 
 def test_a_readme_without_a_place_for_a_table_is_refused() -> None:
-    text = (PROJECT / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="the README has no place for the table stages"):
+    text = (PROJECT / "docs/stages.md").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="docs/stages.md has no place for the table stages"):
         rewritten(text.replace("<!-- stages: end -->", ""))
 
 

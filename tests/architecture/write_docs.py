@@ -1,6 +1,6 @@
-"""Writes what the documents say of the stages from their declarations: `make docs`. README.md (its table), VIEWS.md, SETTINGS.md.
+"""Writes what the documents say of the stages from their declarations: `make docs`. docs/stages.md (its table), VIEWS.md, SETTINGS.md.
 
-The table of the README is that of tests/architecture/readme_tables.py; the other two are generated whole. tests/architecture/test_stages.py
+The table of docs/stages.md is that of tests/architecture/readme_tables.py; the other two are generated whole. tests/architecture/test_stages.py
 fails where one is not current.
 """
 
@@ -68,7 +68,7 @@ def settings() -> str:
 
 def written() -> dict[Path, str]:
     """File -> what it should hold."""
-    path = PROJECT / "README.md"
+    path = PROJECT / "docs" / "stages.md"
     return {path: rewritten(path.read_text(encoding="utf-8")), PROJECT / "VIEWS.md": views(), PROJECT / "SETTINGS.md": settings()}
 
 

@@ -16,7 +16,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from dashboards.app import CLOSED, HEADERS, make_app, serve
-from dashboards.pages.trace_page import MOST_CHARS
+from dashboards.pages.trace_page import MAX_CHARS
 from flows.pipeline import pipeline, stage_of
 from stages.core.contract.errors import StageError
 from tests.conftest import PROJECT
@@ -113,7 +113,7 @@ def test_the_command_prints_the_url_that_opens_it_and_a_new_one_each_time(tmp_pa
             assert "This home has no lineage yet" in httpx.Client(follow_redirects=True).get(url, timeout=30).text
             assert httpx.get(url.partition("?")[0], timeout=30).status_code == 401
             assert httpx.get(url, headers={"Host": "evil.example"}, timeout=30).status_code == 400
-            longest = f"{url.partition('?')[0]}trace?run={'r' * 64}&min_words=6&text={'%F0%9F%98%80' * MOST_CHARS}"
+            longest = f"{url.partition('?')[0]}trace?run={'r' * 64}&min_words=6&text={'%F0%9F%98%80' * MAX_CHARS}"
             assert httpx.get(longest, timeout=30).status_code == 401, "the server reads the longest address of the page of a text"
             assert answered_in_parts(longest).startswith("HTTP/1.1 401 "), "the parts of a head count together"
     assert printed[0].partition("token=")[2] != printed[1].partition("token=")[2]

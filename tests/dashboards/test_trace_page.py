@@ -116,7 +116,7 @@ def test_a_text_of_a_model_has_a_link_that_fills_it_in(client: TestClient) -> No
     for (_, _, _, link), sample in zip(rows, SAMPLES, strict=True):
         address = urlsplit(unescape(link))
         assert address.path == "/trace" and not address.fragment and len(link) < 60_000
-        assert parse_qs(address.query, keep_blank_values=True)["text"] == [str(sample["text"])[: trace_page.MOST_CHARS]]
+        assert parse_qs(address.query, keep_blank_values=True)["text"] == [str(sample["text"])[: trace_page.MAX_CHARS]]
     assert page.count("where from?<") == 2 and page.count("where from? (first 4,096 characters)<") == 1
     opened = client.get(unescape(rows[0][3])).text
     assert "that sft-1 was made from. Spans" in opened, "not that of pretrain, which did not write it"
@@ -129,7 +129,7 @@ def test_a_text_of_a_model_has_a_link_that_fills_it_in(client: TestClient) -> No
 
 
 def test_the_last_texts_are_listed(client: TestClient, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "MOST_TEXTS", 1)
+    monkeypatch.setattr(data, "MAX_TEXTS", 1)
     assert [one.prompt for one in data.written_texts(home, "run-1")] == ["late"]
 
 
@@ -158,16 +158,16 @@ def test_steps_and_the_first_spans_are_shown(client: TestClient, monkeypatch: py
     found = TracedText(
         SEARCHED[:1],
         {},
-        tuple(TextSpan(f"s{n}", 0, 2, 1, 1, {TextKind.DOCUMENT: 1}, (document,)) for n in range(trace_page.MOST_SPANS + 2)),
+        tuple(TextSpan(f"s{n}", 0, 2, 1, 1, {TextKind.DOCUMENT: 1}, (document,)) for n in range(trace_page.MAX_SPANS + 2)),
     )
     monkeypatch.setattr(trace_page, "trace_text", lambda *arguments: found)
     page = asked(client, text="anything")
-    assert len(spans(page)) == trace_page.MOST_SPANS and f"2 more spans are not shown; {MORE}." in page
+    assert len(spans(page)) == trace_page.MAX_SPANS and f"2 more spans are not shown; {MORE}." in page
     assert (
         "<td>pretrain 4, 5</td>" in page and "pretrain steps 0, 1, 2, 3" in page and f"18, 19 and 5 more; {MORE}; sft steps 7, 9<" in page
     )
     page = asked(client, text="anything", checkpoint="sft-1")
-    assert page.count(f"; {MORE.replace('--run tiny-1', '--checkpoint sft-1')}") == trace_page.MOST_SPANS + 1
+    assert page.count(f"; {MORE.replace('--run tiny-1', '--checkpoint sft-1')}") == trace_page.MAX_SPANS + 1
     assert "1 words, 1 time in the documents" in page
 
 

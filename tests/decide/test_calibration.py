@@ -26,7 +26,7 @@ SCALE = float(os.environ.get("LOAM_DECIDE_SCALE", "1"))
 POOL, TRIALS, PAIRS = max(8, round(24 * SCALE)), 40, max(6, round(12 * SCALE))
 LIVE_TRIALS, LIVE_PAIRS = max(1, round(5 * SCALE)), max(FEWEST_PAIRS, round(6 * SCALE))
 SHARES = (0.1, 0.3, 0.5)
-MOST_FALSE = 2
+MAX_FALSE = 2
 """False answers in the 45 trials. With an error of exactly 1 % each, more than two would have a probability of 1 %."""
 
 
@@ -55,7 +55,7 @@ def test_a_recipe_is_seldom_better_than_itself(folder: Path) -> None:
         live.append(decisive_look(differences))
     print(f"pool {pool}\nlive {live}")
     false = [found for found in (*resampled, *live) if found.crossed]
-    assert len(false) <= MOST_FALSE, false
+    assert len(false) <= MAX_FALSE, false
 
 
 @pytest.mark.parametrize("share", SHARES)

@@ -124,7 +124,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the project's files with three more: two new ones, and a section at the end of a recipe."""
     copy = tmp_path_factory.mktemp("tree")
     copy_project(("stages", "flows", "dashboards", "configs", "tests"), copy)
-    for name in ("pyproject.toml", "constraints.txt", "README.md", "VIEWS.md", "SETTINGS.md"):
+    for name in ("pyproject.toml", "constraints.txt", "docs/stages.md", "VIEWS.md", "SETTINGS.md"):
+        (copy / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(PROJECT / name, copy / name)
     (copy / "stages" / "lengths.py").write_text(MODULE)
     (copy / "tests" / "stages" / "test_lengths.py").write_text(TEST)
@@ -170,7 +171,7 @@ def test_a_section_without_its_settings_is_refused_and_a_node_without_its_sectio
 
 def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
     call(tree, "-m", "tests.architecture.write_docs")
-    assert "| `lengths` | documents | lengths | how long the documents are |" in (tree / "README.md").read_text()
+    assert "| `lengths` | documents | lengths | how long the documents are |" in (tree / "docs/stages.md").read_text()
     assert "## text_lengths\n\nOf `lengths`. A row is a document with its length." in (tree / "VIEWS.md").read_text()
     chosen = [
         "tests/stages/test_lengths.py",

@@ -114,8 +114,9 @@ def test_too_few_and_too_many_arguments_are_told_in_the_words_of_the_help(comman
         assert all(one.name.upper() in error.do for one in positional)
 
 
-def test_the_commands_of_the_readme_exist() -> None:
-    text = "".join((PROJECT / "README.md").read_text().split("```")[1::2]).replace("\\\n", " ")
+def test_the_commands_of_readme_and_docs_exist() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")]
+    text = "".join(block for page in pages for block in page.read_text().split("```")[1::2]).replace("\\\n", " ")
     lines = [line.replace(" ... ", " ") for line in text.splitlines() if line.startswith("loam ")]
     assert len(lines) > 15
     for line in lines:

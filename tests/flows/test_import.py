@@ -13,7 +13,7 @@ import pytest
 from flows.cli import main
 from flows.execute import run_nodes, run_one
 from flows.opened_recipe import Session, forced_nodes, open_session
-from flows.pipeline import LeftOut, pipeline, spared, upstream
+from flows.pipeline import LeftOut, pipeline, skipped_nodes, upstream
 from stages.core.contract.declaration import Artifact
 from stages.core.contract.errors import RecipeError
 from stages.core.store import manifest, runs
@@ -87,19 +87,19 @@ def finished_run(session: Session, until: str) -> Any:
 
 def test_upstream_of_a_pipeline_with_imported_nodes() -> None:
     data = {"crawl", "extract", "boilerplate", "train_quality", "filter", "dedup"}
-    assert spared() == set()
-    assert spared(LeftOut(["decontaminate"])) == data | {"decontaminate"}
-    assert spared(LeftOut(["filter"])) == {"crawl", "extract", "boilerplate", "train_quality", "filter"}
-    assert spared(LeftOut(["train_tokenizer", "pretrain"])) == {
+    assert skipped_nodes() == set()
+    assert skipped_nodes(LeftOut(["decontaminate"])) == data | {"decontaminate"}
+    assert skipped_nodes(LeftOut(["filter"])) == {"crawl", "extract", "boilerplate", "train_quality", "filter"}
+    assert skipped_nodes(LeftOut(["train_tokenizer", "pretrain"])) == {
         "train_tokenizer",
         "pretrain",
     }  # evaluation reads tokens and mixture all the same
-    assert spared(LeftOut(["dpo", "sft"])) == {"dpo", "sft", "reference"}
+    assert skipped_nodes(LeftOut(["dpo", "sft"])) == {"dpo", "sft", "reference"}
     report = upstream(["report"], LeftOut(["decontaminate"]))[-1]
     assert set(report.inputs) == {node.name for node in pipeline()} - data - {"report"}
     assert [n.name for n in upstream(["encode"], LeftOut(["decontaminate"]))] == ["decontaminate", "train_tokenizer", "encode"]
     with pytest.raises(RecipeError, match="crawl is imported, but nothing reads it"):
-        spared(LeftOut(["crawl", "decontaminate"]))
+        skipped_nodes(LeftOut(["crawl", "decontaminate"]))
 
 
 def test_the_plan_shows_what_is_imported_and_leaves_out_what_nothing_needs(home: Path) -> None:

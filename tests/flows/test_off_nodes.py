@@ -14,7 +14,7 @@ from flows.contradictions import refuse_contradictions
 from flows.execute import run_nodes
 from flows.off_nodes import left_out, off_nodes, refuse_off
 from flows.opened_recipe import forced_nodes, open_session
-from flows.pipeline import LeftOut, config_classes, pipeline, read_by, reporting, spared, stage_of, upstream, whole_run
+from flows.pipeline import LeftOut, config_classes, pipeline, read_by, reporting, skipped_nodes, stage_of, upstream, whole_run
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, load_recipe
 from stages.core.store import manifest, runs
@@ -253,7 +253,7 @@ def test_an_import_that_nothing_reads_is_refused() -> None:
     with pytest.raises(
         RecipeError, match=r"pretrain is imported, but nothing reads it: what reads it is off: sft \(needs train_tokenizer\)"
     ):
-        spared(left_out(given))
+        skipped_nodes(left_out(given))
     assert "sft" not in {node.name for node in upstream(["export@base"], left_out(given))}
 
 

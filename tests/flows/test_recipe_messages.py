@@ -14,7 +14,7 @@ from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
-from stages.core.contract.recipe_errors import LIMITS, MOST_ERRORS, SHAPES, SIZES, checked, together
+from stages.core.contract.recipe_errors import LIMITS, MAX_ERRORS, SHAPES, SIZES, checked, together
 from stages.core.contract.recipe_fields import OTHER_NAMES, all_paths
 from stages.core.contract.runtime import Runtime
 from stages.core.run.node_job import prepare
@@ -298,17 +298,17 @@ def test_one_error_keeps_its_three_parts(tmp_path: Path) -> None:
 
 
 def test_more_than_twenty_errors_are_counted() -> None:
-    errors = [RecipeError(f"a.{number}: must be given", where="r.yaml: a", do="Give it.") for number in range(MOST_ERRORS + 7)]
+    errors = [RecipeError(f"a.{number}: must be given", where="r.yaml: a", do="Give it.") for number in range(MAX_ERRORS + 7)]
     message = together(errors, "r.yaml").what
     assert (
-        message.startswith("27 errors in recipe r.yaml:") and message.count("\n  - ") == MOST_ERRORS and message.endswith("\n  and 7 more")
+        message.startswith("27 errors in recipe r.yaml:") and message.count("\n  - ") == MAX_ERRORS and message.endswith("\n  and 7 more")
     )
-    exact = together(errors[:MOST_ERRORS], "r.yaml").what
-    assert exact.count("\n  - ") == MOST_ERRORS and "more" not in exact
-    long = [RecipeError(f"{number} {'x' * 3000}", where="r.yaml: a", do="Give it.") for number in range(MOST_ERRORS)]
+    exact = together(errors[:MAX_ERRORS], "r.yaml").what
+    assert exact.count("\n  - ") == MAX_ERRORS and "more" not in exact
+    long = [RecipeError(f"{number} {'x' * 3000}", where="r.yaml: a", do="Give it.") for number in range(MAX_ERRORS)]
     shown = str(together(long, "r.yaml"))
     listed = shown.count("\n  - ")
-    assert len(shown) < 4200 and 5 < listed < MOST_ERRORS and f"\n  and {MOST_ERRORS - listed} more" in shown
+    assert len(shown) < 4200 and 5 < listed < MAX_ERRORS and f"\n  and {MAX_ERRORS - listed} more" in shown
 
 
 def test_many_wrong_values_are_one_message_of_bounded_length(tmp_path: Path) -> None:

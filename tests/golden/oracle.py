@@ -197,11 +197,11 @@ def nll(model: Any, sequence: Packed) -> tuple[Tensor, int]:
 
 def groups(model: Any, settings: Settings) -> list[dict[str, Any]]:
     """Returns the parameter groups. Matrices decay, norms and filters do not, and the token embedding decays only with decay_embeddings."""
-    decayed, spared = [], []
+    decayed, not_decayed = [], []
     for name, p in model.named_parameters():
         spare = p.ndim != 2 or (name == "model.embed_tokens.weight" and not settings.decay_embeddings)
-        (spared if spare else decayed).append(p)
-    return [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+        (not_decayed if spare else decayed).append(p)
+    return [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": not_decayed, "weight_decay": 0.0}]
 
 
 def train(

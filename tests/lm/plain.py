@@ -75,23 +75,23 @@ class PlainDeep:
 class Whole:
     """The partitions of one process: every parameter whole."""
 
-    deep: PlainDeep
+    ds_engine: PlainDeep
 
     def part(self, name: str) -> ParameterPart:
-        return ParameterPart(0, self.deep.module.get_parameter(name).numel())
+        return ParameterPart(0, self.ds_engine.module.get_parameter(name).numel())
 
     def dtypes(self) -> set[torch.dtype]:
         return {torch.float32}
 
     def read(self, name: str, what: str) -> Tensor:
-        param = self.deep.module.get_parameter(name)
-        return (param.detach() if what == WEIGHT else self.deep.optimizer.state[param][what]).view(-1)
+        param = self.ds_engine.module.get_parameter(name)
+        return (param.detach() if what == WEIGHT else self.ds_engine.optimizer.state[param][what]).view(-1)
 
     def start_state(self, step: int) -> None:
         """Makes the state that a snapshot is read into; before the first update, torch makes it."""
-        for param in self.deep.module.parameters() if step else ():
+        for param in self.ds_engine.module.parameters() if step else ():
             state = {"exp_avg": torch.zeros_like(param), "exp_avg_sq": torch.zeros_like(param)}
-            self.deep.optimizer.state[param] = {"step": torch.tensor(float(step)), **state}
+            self.ds_engine.optimizer.state[param] = {"step": torch.tensor(float(step)), **state}
 
     def write(self, name: str, what: str, values: Tensor) -> None:
         self.read(name, what).copy_(values)
@@ -117,8 +117,17 @@ class PlainEngine(Engine):
 
 
 def engine_of(job: RankJob, rank: int = 0, ranks: int = 1) -> PlainEngine:
-    deep: Any = PlainDeep(job, job.accumulation() if isinstance(job.settings, TrainingSettings) else 1)
-    return PlainEngine(deep, dict(deep.module.named_parameters()), rank, ranks, torch.device("cpu"), deep.declared, deep.gate, Whole(deep))
+    ds_engine: Any = PlainDeep(job, job.accumulation() if isinstance(job.settings, TrainingSettings) else 1)
+    return PlainEngine(
+        ds_engine,
+        dict(ds_engine.module.named_parameters()),
+        rank,
+        ranks,
+        torch.device("cpu"),
+        ds_engine.declared,
+        ds_engine.gate,
+        Whole(ds_engine),
+    )
 
 
 @dataclass
@@ -158,7 +167,7 @@ def run(job: RankJob, folder: Path, monkeypatch: pytest.MonkeyPatch, start: int 
     engine = engine_of(job)
     trainer.train(job, engine, open_events(folder, 0))
     weights = {name: p.detach().clone() for name, p in engine.named.items()}
-    return Observed(read_metrics(folder / "metrics.jsonl"), saved, weights, json.loads(json.dumps(engine.deep.settings)), awaited)
+    return Observed(read_metrics(folder / "metrics.jsonl"), saved, weights, json.loads(json.dumps(engine.ds_engine.settings)), awaited)
 
 
 def items_of(

@@ -1,9 +1,8 @@
 """Which modules are mutated, and which tests each must fall to.
 
 A module's tests are those named here, the most specific first, then every other test file that imports it by name and is not slow; the slow
-ones only where they are named, and last. Never the record
-of the code's digests (tests/architecture): any edit of a stage dies there, which proves nothing; nor what starts a server, a browser or the
-whole pipeline.
+ones only where they are named, and last. Never the rules about sources (tests/architecture), which say nothing of what code
+does; nor what starts a server, a browser or the whole pipeline.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "core/store/key": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
     "core/store/key_record": ("tests/core/store/test_key_exact.py", "tests/core/store/test_key.py"),
     "core/store/external": ("tests/core/store/test_key.py", "tests/core/store/test_remote.py", "tests/core/run/test_runner.py", "tests/queries/test_plan.py"),
-    "core/contract/source_code": ("tests/core/contract/test_source_code_exact.py", "tests/core/contract/test_source_code.py"),
+    "core/contract/source_code": ("tests/core/contract/test_source_code.py",),
     "core/run/gc": ("tests/queries/test_compare.py", "tests/core/run/test_import_artifact.py"),
     "lm/data/order": ("tests/lm/data/test_order.py", "tests/lm/data/test_order_oracle.py", "tests/lm/data/test_phases.py"),
     "lm/data/phases": ("tests/lm/data/test_phases.py",),

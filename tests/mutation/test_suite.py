@@ -57,7 +57,7 @@ def test_every_listed_equivalent_is_a_mutant_and_says_why() -> None:
         assert len(entry["why"]) > 10
 
 
-def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_module_of_the_table_has_tests_and_never_a_rule_about_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TABLE:
         assert (command.PROJECT / "stages" / f"{name}.py").is_file() and not any(
             t.startswith("tests/architecture") for t in list_tests(command.PROJECT, name)
@@ -71,7 +71,7 @@ def test_every_module_of_the_table_has_tests_and_never_the_record_of_digests(tmp
         TableError, match=r"tests/core/store/test_key_exact.py, a test of stages/core/store/key.py, does not exist: correct"
     ):
         list_tests(tmp_path, "core/store/key")
-    monkeypatch.setitem(table.TABLE, "core/store/key", ("tests/architecture/test_versions.py",))
+    monkeypatch.setitem(table.TABLE, "core/store/key", ("tests/architecture/test_names.py",))
     with pytest.raises(TableError, match="may be no test of stages/core/store/key.py"):
         list_tests(command.PROJECT, "core/store/key")
 

@@ -184,7 +184,7 @@ def test_results_of_every_metric_and_of_models_that_lack_one() -> None:
     given = {m: scores(1.8, 0.33) for m in ("base", "sft", "dpo")}
     given["dpo"] = [s for s in given["dpo"] if s["task"] != "docs_complete"] + [score("only_dpo", "acc", 0.5, stderr=None, chance=None)]
     rows = result_rows(given, {}, every_metric=True)
-    assert [(r["task"], r["metric"], r["base"], r["dpo"], r["beside it"]) for r in rows] == [
+    assert [(r["task"], r["metric"], r["base"], r["dpo"], r["baseline"]) for r in rows] == [
         ("docs_complete", "acc_mutual_info", "0.330 ± 0.020", "", "chance 0.250"),
         ("docs_complete", "acc", "0.260 ± 0.020", "", "chance 0.250"),
         ("validation", "bits_per_byte", "1.800 ± 0.010", "1.800 ± 0.010", "unigram 2.700, kneser_ney_3gram 1.600"),
@@ -200,7 +200,7 @@ def test_results_of_every_metric_and_of_models_that_lack_one() -> None:
 def test_preferences_stand_beside_the_scores() -> None:
     """Rewards are relative to the sft model, so the sft column has a value only for log-prob accuracy."""
     rows = result_rows({m: [] for m in ("base", "sft", "dpo")}, DPO)
-    assert [(r["metric"], r["base"], r["sft"], r["dpo"], r["beside it"]) for r in rows] == [
+    assert [(r["metric"], r["base"], r["sft"], r["dpo"], r["baseline"]) for r in rows] == [
         ("reward accuracy", "", "", "0.600", "100 held-out pairs"), ("reward margin", "", "", "0.200", "100 held-out pairs"),
         ("log-prob accuracy", "", "0.500", "0.550", "100 held-out pairs"),
     ]  # fmt: skip

@@ -274,7 +274,7 @@ EVERY_NODE = {"{node}": "{node}"}
 class Stage:
     """The declaration of a stage. It is the last statement of the stage's module: `STAGE = Stage(...)`.
 
-    flows/pipeline.py derives the DAG, the index's views, the report's sections and the README's table from the declarations.
+    flows/pipeline.py derives the DAG, the index's views, the report's sections and the documents' table from the declarations.
 
     Attributes:
         name: The stage's name, which is the name of its module and of its section in a recipe.
@@ -301,7 +301,7 @@ class Stage:
         fault: fault(folder), where the digest counts a list of the other files: what is wrong with the files of another home, or "".
         blame: blame(config, inputs, request, ctx), where the stage trains: what each document adds to the gradient of a step.
         unit: What `Outcome.rows` counts, in the plural ("documents"). Record counts that count the same have the same word as unit.
-        does: What the stage does, as one line of the README's table.
+        does: What the stage does, as one line of the documents' table.
         tables: The stage's side tables, which the index shows as views.
         summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
         section: The stage's section of the report, or None.

@@ -1,7 +1,7 @@
 """Reads a recipe, checks it and completes it with defaults before any work. A recipe is one YAML file that decides the model.
 
 Guarantee: an unknown or misspelt key is an error that names the nearest key. Every value has its type. All that is wrong with the values of
-a recipe and of --set is told at once. A recipe that loads can be written out in full (`Recipe.resolved`). The config classes are the only
+a recipe and of --set is reported together. A recipe that loads can be written out in full (`Recipe.resolved`). The config classes are the only
 place of defaults.
 """
 
@@ -17,7 +17,7 @@ from pydantic import JsonValue
 from stages.core.contract import secrets, strict_json
 from stages.core.contract.errors import RecipeError
 from stages.core.contract.printable import SHOWN_CHARS, described
-from stages.core.contract.recipe_errors import MOST_ERRORS, Collector, Settings, checked, refuse_all
+from stages.core.contract.recipe_errors import MAX_ERRORS, Collector, Settings, checked, refuse_all
 from stages.core.contract.recipe_fields import HEADS, field_at, nearest, suggestion
 from stages.core.contract.runtime import Runtime
 from stages.core.store.names import refuse_name
@@ -160,7 +160,7 @@ def _collect_unknown(raw: Mapping[str, JsonValue], classes: Mapping[str, type[St
     heads = [*classes, "runtime", *HEADS]
     for key in raw:
         if key not in heads:
-            do = suggestion([key], heads, classes) if len(faults.found) < MOST_ERRORS else ""
+            do = suggestion([key], heads, classes) if len(faults.found) < MAX_ERRORS else ""
             faults.add(key, f"Unknown section {str(key)[:60]}.", faults.source, do or f"The sections are: {', '.join(classes)}.")
 
 

@@ -25,7 +25,7 @@ from stages.settings import StageConfig
 Settings = TypeVar("Settings", bound=StageConfig)
 Made = TypeVar("Made")
 
-MOST_ERRORS = 20
+MAX_ERRORS = 20
 """Errors that one message lists. The others are counted."""
 LONGEST_ERROR = 500
 """Characters of one error in a list, and of what a settings class says. The rest is cut."""
@@ -91,7 +91,7 @@ class Fault:
 
 
 class Collector:
-    """Collects the errors of a recipe, so that all of them are told at once."""
+    """Collects the errors of a recipe, so that all of them are reported together."""
 
     def __init__(self, source: str) -> None:
         """Makes an empty collection. source: the recipe's file."""
@@ -130,7 +130,7 @@ class Collector:
 
 
 def together(errors: Sequence[RecipeError], source: str) -> RecipeError:
-    """Returns one error for several: a list with one line each, of at most MOST_ERRORS lines. A single error stays as it is.
+    """Returns one error for several: a list with one line each, of at most MAX_ERRORS lines. A single error stays as it is.
 
     Args:
         errors: At least one error.
@@ -139,7 +139,7 @@ def together(errors: Sequence[RecipeError], source: str) -> RecipeError:
     if len(errors) == 1:
         return errors[0]
     lines: list[str] = []
-    for error in errors[:MOST_ERRORS]:
+    for error in errors[:MAX_ERRORS]:
         line = f"\n  - {_line(error, source)}"
         if sum(map(len, lines)) + len(line) > LONGEST_PART - 200:
             break
@@ -194,7 +194,7 @@ def checked(
         for one in error.errors(include_url=False):
             fault = _located(one, values, section, known)
             grouped.setdefault((fault.path, fault.key), []).append(fault)
-        return None, [_told(faults, where, known if number < MOST_ERRORS else {}) for number, faults in enumerate(grouped.values())]
+        return None, [_told(faults, where, known if number < MAX_ERRORS else {}) for number, faults in enumerate(grouped.values())]
 
 
 def _located(error: Mapping[str, Any], values: object, section: str, classes: Mapping[str, type[StageConfig]]) -> Fault:

@@ -20,7 +20,7 @@ from stages.settings import StageConfig, choices_of, entry_type, plain_types
 
 HEADS: Mapping[str, Any] = {"name": str, "seed": int, "description": str, "import": dict[str, str]}
 """The keys at the top of a recipe that are not sections of settings, with their types."""
-MOST_SUGGESTED = 4
+MAX_SUGGESTED = 4
 """Paths that one suggestion names."""
 
 UNITS: Mapping[str, str] = {"s": "seconds", "chars": "characters"} | {
@@ -173,7 +173,7 @@ def suggestion(path: Sequence[int | str], beside: Sequence[str], classes: Mappin
         _similar(last, outside, SURE),
     ):
         if found:
-            return _question(found[:MOST_SUGGESTED])
+            return _question(found[:MAX_SUGGESTED])
     return ""
 
 

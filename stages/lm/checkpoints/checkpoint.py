@@ -115,11 +115,11 @@ def sum_path(partial: Path, rank: int) -> Path:
 
 def write_part(copy: HostCopy, partial: Path, rank: int, tick: Callable[[], None] = no_tick) -> None:
     """Writes a rank's shard below `partial`, and its sum when it is on disk. The copy is empty afterwards. tick: see `describe`."""
-    path, told = partial / "shards" / f"{rank:05d}.safetensors", sum_path(partial, rank)
+    path, sums = partial / "shards" / f"{rank:05d}.safetensors", sum_path(partial, rank)
     _save_shard(copy.tensors, copy.begins, path)
     copy.tensors.clear()
-    told.with_suffix(".part").write_text(json.dumps(asdict(describe(path, partial, tick))), encoding="utf-8")
-    os.replace(told.with_suffix(".part"), told)
+    sums.with_suffix(".part").write_text(json.dumps(asdict(describe(path, partial, tick))), encoding="utf-8")
+    os.replace(sums.with_suffix(".part"), sums)
 
 
 def commit(partial: Path, folder: Path, trainer: Trainer) -> None:

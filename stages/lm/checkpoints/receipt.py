@@ -125,12 +125,12 @@ def fault_of(
         sha256: Hashes a file.
     """
     try:
-        told = read_receipt(folder)
-        own = new_receipt(folder, (told.fingerprint, told.data, told.windows[0].start), lines, rows)
+        recorded = read_receipt(folder)
+        own = new_receipt(folder, (recorded.fingerprint, recorded.data, recorded.windows[0].start), lines, rows)
         kept = kept_checkpoints(folder)
     except ReceiptError as error:
         return str(error)
-    for number, (window, mine) in enumerate(zip(told.windows, own.windows, strict=False)):
+    for number, (window, mine) in enumerate(zip(recorded.windows, own.windows, strict=False)):
         name = f"Window {number + 1} (steps {mine.first_step:,} to {mine.last_step:,})"
         theirs, computed = asdict(window), asdict(mine)
         if other := next((field for field in computed if theirs[field] != computed[field]), ""):
@@ -138,11 +138,11 @@ def fault_of(
         path = kept[number][1]
         if file := _other_file(path, sha256):
             return f"{name}: {file} of its last checkpoint, {path.name}, differs from the sha256 in checkpoint.json."
-        if (made_by := _read(path / "trainer.json").get("fingerprint")) != told.fingerprint:
-            return f"{name}: its last checkpoint is of the job {made_by}, but {NAME} is of the job {told.fingerprint}."
-    if len(told.windows) != len(own.windows):
-        return f"{NAME} has {len(told.windows)} windows, but the artifact has {len(own.windows)} checkpoints."
-    return "" if link == told.link else f"The last link of {NAME} is {told.link}, but the manifest's summary has {link}."
+        if (made_by := _read(path / "trainer.json").get("fingerprint")) != recorded.fingerprint:
+            return f"{name}: its last checkpoint is of the job {made_by}, but {NAME} is of the job {recorded.fingerprint}."
+    if len(recorded.windows) != len(own.windows):
+        return f"{NAME} has {len(recorded.windows)} windows, but the artifact has {len(own.windows)} checkpoints."
+    return "" if link == recorded.link else f"The last link of {NAME} is {recorded.link}, but the manifest's summary has {link}."
 
 
 def write_receipt(receipt: Receipt, folder: Path) -> None:

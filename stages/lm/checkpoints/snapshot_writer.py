@@ -57,7 +57,7 @@ class _Writing:
     Attributes:
         given_up: Set when no commit will be possible.
         blocks: Blocks of the part that were hashed.
-        told: Whether its failure was told.
+        reported: Whether its failure was reported.
         tasks: The writing of this rank's part; on the first rank, then the commit.
     """
 
@@ -65,7 +65,7 @@ class _Writing:
     partial: Path
     given_up: Event = field(default_factory=Event)
     blocks: int = 0
-    told: bool = False
+    reported: bool = False
     tasks: list[_Task] = field(default_factory=list)
 
     def count(self) -> None:
@@ -131,11 +131,11 @@ class SnapshotWriter:
         It raises the error of a thread that is not one of the operating system.
         """
         writing = self._writing
-        if writing is None or writing.told or (error := writing.error) is None:
+        if writing is None or writing.reported or (error := writing.error) is None:
             return ""
         if not isinstance(error, OSError):
             raise error
-        writing.told = True
+        writing.reported = True
         return f"The snapshot of step {writing.step} cannot be written: {error}. Training goes on; the snapshots before it are kept."
 
     def finish(self) -> None:

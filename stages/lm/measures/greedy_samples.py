@@ -25,7 +25,7 @@ from stages.lm.train.rank_run import Run
 def continued_prompts(run: Run, asked: TextSamples) -> list[list[int]]:
     """Returns the continuation of each prompt: asked.tokens ids each. All ranks must call it."""
     engine, prompts = run.engine, asked.prompts
-    engine.deep.eval()
+    engine.ds_engine.eval()
     longest = max(map(len, prompts)) + asked.tokens
     rows = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]  # causal attention: a token does not see what follows it
     tokens_PL = torch.tensor(rows, device=engine.device)
@@ -39,7 +39,7 @@ def continued_prompts(run: Run, asked: TextSamples) -> list[list[int]]:
 
     for _ in range(asked.tokens):
         run.events.heartbeat.reach(Activity.SAMPLING)
-        found_P = engine.deep(tokens_PL, positions_PL, bounds, most_likely)
+        found_P = engine.ds_engine(tokens_PL, positions_PL, bounds, most_likely)
         last_P += 1
         tokens_PL.view(-1)[last_P] = found_P
     written: list[list[int]] = tokens_PL.tolist()

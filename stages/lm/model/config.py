@@ -19,7 +19,7 @@ Recompute = Literal["none", "feed_forward", "block"]
 """What the backward pass computes again instead of keeping it: nothing, the inside of feed-forward layers, or the inside of blocks."""
 CONV_TAPS = 3
 """Tokens that a short convolution sees: the token itself and the two before it, as in LFM2."""
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 """Largest depth from which a shape is derived: 4,096 channels."""
 
 
@@ -53,7 +53,7 @@ class ModelShape(StageConfig):
     The tokenizer decides the vocabulary, and mix.seq_len the context length. A recipe writes either depth or num_hidden_layers.
     """
 
-    depth: int | None = Field(None, ge=1, le=MOST_DEPTH, exclude=True)
+    depth: int | None = Field(None, ge=1, le=MAX_DEPTH, exclude=True)
     """Transformer blocks, in place of num_hidden_layers. What the section does not give is then derived from it: the other fields without a
     default, tie_word_embeddings, qk_norm, conv_layers, optimizer, embedding_std, learning rate, batch, budget, warm-up. With a budget in epochs,
     Muon's learning rate and what counts in steps must be given. `loam plan` shows each value with its source. No key holds depth."""

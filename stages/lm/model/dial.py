@@ -1,7 +1,7 @@
 """Derives the shape and the training settings of a model from one number, its depth.
 
 Guarantee: a pure function of depth, vocabulary size, sequence length and what the recipe gives. What the recipe gives stays as it is, field by
-field. Every depth up to MOST_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
+field. Every depth up to MAX_DEPTH (config.py) gives a model that can be built. Every value has its source in words.
 Guesses, which nobody measured here: AdamW's learning rates of other widths than 128 and 256, Muon's of more than four blocks, of more than 20
 tokens per parameter and of more weight decay than 0.1, the width from which heads are wider or share keys and values, the batch below 100 M tokens
 (the law was measured above), the smallest batch, the tokens per parameter for models this small; for models of more than four blocks everything
@@ -45,14 +45,14 @@ MUON_MOST = 0.3
 MUON_LEAST_DECAY = 0.1
 """Weight decay with which the rule was measured, the default of a recipe. With less, the rate is that of this one: the rule would let it grow
 without end."""
-MOST_DECAY = 100.0  # the section's own check refuses more
+MAX_DECAY = 100.0  # the section's own check refuses more
 TOKENS_PER_PARAMETER = 20
 """Chinchilla (arXiv 2203.15556), measured there from 70 M parameters on."""
 BATCH_FACTOR, BATCH_EXPONENT = 0.58, 0.571
 """Step Law (arXiv 2503.04715): the best batch in tokens is 0.58 · D^0.571 for D tokens of training, at every model size."""
 FEWEST_SEQUENCES = 8
 """Smallest batch, so that two ranks with the micro-batch of tiny divide it; a guess."""
-WARMUP_SHARE, MOST_WARMUP = 10, 2000
+WARMUP_SHARE, MAX_WARMUP = 10, 2000
 """A tenth of the steps, as in configs/tiny.yaml, and at most the steps of Llama 2 (arXiv 2307.09288)."""
 PARTS = 4
 """Evaluations and snapshots of one training: a convention."""
@@ -77,7 +77,7 @@ def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> t
     A given value of the wrong type counts as not given. The section's own check refuses it.
 
     Args:
-        depth: Transformer blocks, from 1 to MOST_DEPTH.
+        depth: Transformer blocks, from 1 to MAX_DEPTH.
         vocab_size: Entries of the vocabulary.
         seq_len: Tokens of a sequence.
         given: The section of the recipe as it is written. null is not given. If it names an optimizer without a rule and gives no
@@ -165,7 +165,7 @@ def _training(parameters: int, model: Settings, seq_len: int, given: Settings) -
         size = _Training(parameters, steps * batch * seq_len, batch * seq_len, _number(given, "weight_decay"))
         found += [_rate(optimizer, _whole(model, "hidden_size") or 1, size)] if _has_rate(optimizer, budget) else []
     if budget.get("epochs") is None:
-        warmup = min(steps // WARMUP_SHARE, MOST_WARMUP)
+        warmup = min(steps // WARMUP_SHARE, MAX_WARMUP)
         found.append(DialValue("warmup_steps", warmup, f"a tenth of {steps:,} steps (as tiny), at most 2,000 (Llama 2)"))
         for key, what in (("eval_every_steps", "evaluations"), ("checkpoint_every_steps", "snapshots")):
             found.append(DialValue(key, max(1, steps // PARTS), f"convention: {PARTS} {what}"))
@@ -226,7 +226,7 @@ def _rate(optimizer: JsonValue, width: int, training: _Training) -> DialValue:
 def _muon_rate(training: _Training) -> DialValue:
     """Returns the peak learning rate of Muon."""
     given = training.weight_decay
-    decay = given if MUON_LEAST_DECAY < given <= MOST_DECAY else MUON_LEAST_DECAY
+    decay = given if MUON_LEAST_DECAY < given <= MAX_DECAY else MUON_LEAST_DECAY
     ratio = training.tokens / training.parameters
     power = MUON_EXPONENT if ratio >= 1 else MUON_EXPONENT_BELOW_ONE
     rule = MUON_FACTOR * training.batch_tokens / (decay * training.tokens) * ratio**power

@@ -149,7 +149,7 @@ def parameter_groups(
     matrices: dict[tuple[int, int, int], list[nn.Parameter]] = {}
     embedding: list[nn.Parameter] = []
     decayed: list[nn.Parameter] = []
-    spared: list[nn.Parameter] = []
+    not_decayed: list[nn.Parameter] = []
     given = dict(named)
     untied = "head.weight" in given
     for name, param in given.items():
@@ -164,10 +164,10 @@ def parameter_groups(
         elif by_matrix and untied and name.startswith("embedding."):
             embedding.append(param)
         else:
-            (decayed if decays(name, decay_embeddings) else spared).append(param)
+            (decayed if decays(name, decay_embeddings) else not_decayed).append(param)
     kinds: list[tuple[list[nn.Parameter], float, tuple[int, int, int] | None]] = [
         *((params, weight_decay, shape) for shape, params in matrices.items()),
-        (embedding, weight_decay if decay_embeddings else 0.0, None), (decayed, weight_decay, None), (spared, 0.0, None),
+        (embedding, weight_decay if decay_embeddings else 0.0, None), (decayed, weight_decay, None), (not_decayed, 0.0, None),
     ]  # fmt: skip
     return [
         {

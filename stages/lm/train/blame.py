@@ -127,21 +127,21 @@ def _gradient(step: _Step, pieces: Sequence[_Piece]) -> tuple[float, float]:
     for piece in pieces:
         wanted.setdefault(piece.sequence, []).append(piece.segment)
     alone = len(pieces) == 1
-    dealt = padded_passes(list(wanted), engine.ranks, 1 if alone else run.job.machine.micro_batch_size)[:, engine.rank]
-    engine.deep.train()
+    microbatch_indices = padded_passes(list(wanted), engine.ranks, 1 if alone else run.job.machine.micro_batch_size)[:, engine.rank]
+    engine.ds_engine.train()
     total = torch.zeros((), device=engine.device)
-    for number, sequences in enumerate(dealt):
+    for number, sequences in enumerate(microbatch_indices):
         run.events.heartbeat.reach(Activity.TRAINING, step.number + 1)
-        last = number + 1 == len(dealt)
-        engine.deep.set_gradient_accumulation_boundary(last)
+        last = number + 1 == len(microbatch_indices)
+        engine.ds_engine.set_gradient_accumulation_boundary(last)
         batch = step.reader.batch(sequences, run.loss.trim_to, run.order.phase_of(step.number).seq_len)
         batch = _only(batch, wanted)
         if alone and pieces[0].segment != WHOLE:
             batch = _cut(batch, pieces[0].segment)
         loss, _ = forward(run, to_torch(batch, engine.device))
-        engine.deep.backward(loss * (engine.ranks / step.units), scale_wrt_gas=False)
+        engine.ds_engine.backward(loss * (engine.ranks / step.units), scale_wrt_gas=False)
         if not last:
-            engine.deep.step()
+            engine.ds_engine.step()
         total = total + loss.detach()
     norm, (loss_sum,) = engine.update([total], lambda norm, sums: True)
     return loss_sum, norm

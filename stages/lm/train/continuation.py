@@ -24,7 +24,7 @@ from stages.settings import OneOf
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """Where a run goes on from. The default is a run that starts at step 0.
+    """Resume point of a run. The default is a run that starts at step 0.
 
     Attributes:
         step: Finished steps of the checkpoint that the run continues; 0 for none.

@@ -35,7 +35,7 @@ def evaluate(run: Run) -> dict[str, float | None]:
     """
     if run.job.validation is None:
         return {}
-    run.engine.deep.eval()
+    run.engine.ds_engine.eval()
     sequences = SequenceReader(run.job.validation)
     sums: dict[str, Tensor] = {"loss": torch.zeros((), dtype=torch.float64, device=run.engine.device)}
     units = bytes_ = 0
@@ -63,14 +63,14 @@ def score(job: RankJob, engine: Engine, events: EventWriter) -> None:
     Columns: sequence (number of the sequence), chosen, rejected, chosen tokens, rejected tokens; float64.
     """
     load(job, engine, events)
-    engine.deep.eval()
+    engine.ds_engine.eval()
     reader = SequenceReader(job.train)
     found = []
     for batch in _own_batches(reader, np.arange(len(reader)), engine, job.machine.eval_batch_size, DpoLoss.trim_to):
         events.heartbeat.reach(Activity.SCORING)
         moved = to_torch(batch, engine.device)
         score = partial(segment_log_probs, batch=moved, segments=2)
-        values = engine.deep(moved.tokens, moved.positions, moved.bounds, score).double().cpu().numpy()
+        values = engine.ds_engine(moved.tokens, moved.positions, moved.bounds, score).double().cpu().numpy()
         counts = np.stack([((batch.docs == segment) & (batch.labels >= 0)).sum(1) for segment in (0, 1)], 1)
         real = batch.sequences >= 0
         found.append(np.concatenate([batch.sequences[:, None], values, counts], 1)[real])

@@ -141,8 +141,8 @@ def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[Staged
         return StagedBatch(batch, on_host(batch, pinned=on_gpu))
 
     def parts_of(step: int) -> list[Callable[[], StagedBatch]]:
-        dealt = padded_passes(order.sequences_of_step(step), engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
-        return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in dealt]
+        microbatch_indices = padded_passes(order.sequences_of_step(step), engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
+        return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in microbatch_indices]
 
     def begins() -> None:
         if on_gpu:
@@ -153,4 +153,4 @@ def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[Staged
 
 def forward(run: Run, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the sum of the loss over a batch on the engine's device, and the sums of its metrics."""
-    return run.engine.deep(batch.tokens, batch.positions, batch.bounds, lambda hidden, head: run.loss.sums(hidden, head, batch))  # type: ignore[no-any-return]
+    return run.engine.ds_engine(batch.tokens, batch.positions, batch.bounds, lambda hidden, head: run.loss.sums(hidden, head, batch))  # type: ignore[no-any-return]

@@ -15,7 +15,7 @@ import pydantic
 from pydantic import model_validator
 
 from stages.lm.data.phases import BatchSize, Phase, steps_of_sequences, steps_of_tokens
-from stages.lm.model.dial import MOST_WARMUP, PARTS, WARMUP_SHARE
+from stages.lm.model.dial import MAX_WARMUP, PARTS, WARMUP_SHARE
 from stages.lm.model.loss import Loss
 from stages.lm.model.loss_next_token import NextTokenLoss
 from stages.lm.optimizers.optimizer import Optimizer
@@ -26,7 +26,7 @@ from stages.lm.train.step_guard import Guard
 from stages.lm.train.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.settings import Field, OneOf, StageConfig, UnfitSettingError
 
-MOST_TOKENS = 10**16
+MAX_TOKENS = 10**16
 
 
 class Budget(StageConfig):
@@ -34,7 +34,7 @@ class Budget(StageConfig):
 
     steps: int | None = Field(None, ge=1, le=10**9, decides=False)
     """Optimizer steps."""
-    tokens: int | None = Field(None, ge=1, le=MOST_TOKENS, decides=False)
+    tokens: int | None = Field(None, ge=1, le=MAX_TOKENS, decides=False)
     """Tokens, counting every sequence at its full length; rounded up to whole steps."""
     epochs: float | None = Field(None, gt=0, le=1_000_000, decides=False)
     """Epochs over the training sequences; rounded down to whole steps, at least one. A mixture with phases is read at most once."""
@@ -140,7 +140,7 @@ class TrainingSettings(StageConfig):
 
     def warmup_of(self, steps: int) -> int:
         """Returns the steps of warm-up of a training of `steps` steps: the given ones, or those that follow the budget."""
-        return min(steps // WARMUP_SHARE, MOST_WARMUP) if self.warmup_steps is None else self.warmup_steps
+        return min(steps // WARMUP_SHARE, MAX_WARMUP) if self.warmup_steps is None else self.warmup_steps
 
     def for_steps(self, steps: int, warmup_steps: int) -> Self:
         """Returns the settings of a training of `steps` steps, in which nothing follows the budget any more."""
@@ -168,7 +168,7 @@ class TrainingSettings(StageConfig):
 
     def fitting(self, steps: int) -> str:
         """Returns the setting that would make the schedule fit `steps` steps, as "warmup_steps=null"; empty if the warm-up is not the cause."""
-        derived = min(steps // WARMUP_SHARE, MOST_WARMUP)
+        derived = min(steps // WARMUP_SHARE, MAX_WARMUP)
         return "warmup_steps=null" if self.warmup_steps is not None and not self.schedule.fault(steps, derived) else ""
 
 

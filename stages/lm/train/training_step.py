@@ -62,20 +62,20 @@ def train_step(run: Run, step: int) -> FinishedStep:
     engine = run.engine
     run.events.heartbeat.reach(Activity.READING, step + 1)
     batches = run.upcoming.take(step, run.events.heartbeat.tick)
-    dealt = np.stack([one.batch.sequences for one in batches])
+    microbatch_indices = np.stack([one.batch.sequences for one in batches])
     run.events.heartbeat.reach(Activity.TRAINING)
     work = work_of(run, [one.batch for one in batches])
     if work.units == 0:
-        raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(dealt)}.")
-    engine.deep.train()
+        raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(microbatch_indices)}.")
+    engine.ds_engine.train()
     losses, sums = [], []
     for number, batch in enumerate(batches):
         run.events.heartbeat.reach(Activity.TRAINING)
-        engine.deep.set_gradient_accumulation_boundary(number + 1 == len(batches))  # their number changes from phase to phase
+        engine.ds_engine.set_gradient_accumulation_boundary(number + 1 == len(batches))  # their number changes from phase to phase
         loss, metrics = forward(run, batch.tensors.to(engine.device))
-        engine.deep.backward(loss * (engine.ranks / work.units), scale_wrt_gas=False)
+        engine.ds_engine.backward(loss * (engine.ranks / work.units), scale_wrt_gas=False)
         if number + 1 < len(batches):
-            engine.deep.step()
+            engine.ds_engine.step()
         losses.append(loss.detach())
         sums.append(metrics)
     names = list(sums[0])
@@ -86,7 +86,7 @@ def train_step(run: Run, step: int) -> FinishedStep:
     together = [sum(losses), *(sum(s[n] for s in sums) for n in names), float(asked), *memory]
     every = run.settings.update_ratio_every_steps
     before = copied_weights(engine) if every and (step + 1) % every == 0 else None
-    norm, skipped, found = _update(run, step, work, together, list(zip(dealt, losses, strict=True)))
+    norm, skipped, found = _update(run, step, work, together, list(zip(microbatch_indices, losses, strict=True)))
     loss, totals, (stops, *memory) = found[0], dict(zip(names, found[1:], strict=False)), found[1 + len(names) :]
     values = {"loss": finite(loss / work.units), "grad_norm": finite(norm), "skipped": float(skipped)}
     run.history.add(values["loss"], values["grad_norm"], skipped)
@@ -115,14 +115,14 @@ def _update(
         TrainingError: Loss or gradients are out of the ordinary, and the guard does not skip such a step, or has skipped too many.
         SpikeError: They are, and the guard says to go back.
     """
-    guard, past, passed_over = run.settings.guard, run.history, leaves_out(run.rewinds, step + 1)
+    guard, past, skip_update = run.settings.guard, run.history, leaves_out(run.rewinds, step + 1)
 
     def judged(norm: float, sums: list[float]) -> str:
         return fault(guard, "loss", sums[0] / work.units, past.losses) or fault(guard, "gradient norm", norm, past.norms)
 
-    norm, found = run.engine.update(together, lambda norm, sums: passed_over or bool(judged(norm, sums)))
-    if passed_over or not (why := judged(norm, found)):
-        return norm, passed_over, found
+    norm, found = run.engine.update(together, lambda norm, sums: skip_update or bool(judged(norm, sums)))
+    if skip_update or not (why := judged(norm, found)):
+        return norm, skip_update, found
     loss = found[0]
     named = [int(sequence) for sequences, found in own if math.isfinite(loss) or not torch.isfinite(found) for sequence in sequences]
     where = f"Step {step + 1}: {why}" + (f"; sequences {_some(np.array(named))}." if named else ".")

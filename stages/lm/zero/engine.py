@@ -51,7 +51,7 @@ class Engine:
         host_group: The ranks as a process group that sums on the host; None is the default group.
     """
 
-    deep: DeepSpeedEngine
+    ds_engine: DeepSpeedEngine
     named: dict[str, nn.Parameter]
     rank: int
     ranks: int
@@ -63,14 +63,14 @@ class Engine:
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of every parameter group."""
-        for group in self.deep.optimizer.param_groups:
+        for group in self.ds_engine.optimizer.param_groups:
             group["lr"] = rate
 
     def update(self, values: Sequence[float | Tensor], refuses: Callable[[float, list[float]], bool]) -> tuple[float, list[float]]:
         """Makes the update of a step, after the backward pass of its last micro-batch.
 
         Args:
-            values: What is summed over the ranks on the way.
+            values: Scalars to all-reduce (a sum) with the update.
             refuses: (gradient norm before clipping, NaN if a gradient is not finite; the sums of the values) -> whether to leave out the
                 update. Then weights and the optimizer's state stay as they are, and the gradients are dropped. All ranks must decide alike.
 
@@ -78,7 +78,7 @@ class Engine:
             (the gradient norm, the sums of the values over all ranks in fp64).
         """
         self.gate.refuses, self.gate.pending = refuses, self.total(values)
-        self.deep.step()
+        self.ds_engine.step()
         return self.gate.norm, self.gate.sums
 
     def total(self, values: Sequence[float | Tensor]) -> Tensor:
@@ -131,13 +131,15 @@ def start(job: RankJob, accumulation: int) -> Engine:
     if job.compiles():
         compile_blocks(model)
     optimizer, built = build_optimizer(job, model)
-    deep, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
-    named = dict(deep.module.named_parameters())
+    ds_engine, *_ = deepspeed.initialize(model=model, optimizer=built, config=settings)
+    named = dict(ds_engine.module.named_parameters())
     partitions: Partitions = (
-        StageOne(deep.optimizer, named, optimizer) if job.machine.zero_stage == 1 else StageThree(deep.optimizer, named, rank, optimizer)
+        StageOne(ds_engine.optimizer, named, optimizer)
+        if job.machine.zero_stage == 1
+        else StageThree(ds_engine.optimizer, named, rank, optimizer)
     )
     on_host = dist.new_group(backend="gloo", timeout=COLLECTIVE_LIMIT) if device.type == "cuda" else None
-    engine = Engine(deep, named, rank, ranks, device, optimizer, UpdateGate(), partitions, on_host)
+    engine = Engine(ds_engine, named, rank, ranks, device, optimizer, UpdateGate(), partitions, on_host)
     partitions.place(engine.gate)
     refuse_other_precision(partitions.dtypes(), job.settings.precision)
     return engine

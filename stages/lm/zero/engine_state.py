@@ -67,7 +67,7 @@ def optimizer_steps(engine: Engine, step: int) -> int:
         RuntimeError: The counts of the parameter groups differ.
     """
     names = {*engine.optimizer.counts(True), *engine.optimizer.counts(False)}
-    counts = {int(state[name]) for state in engine.deep.optimizer.optimizer.state.values() for name in names & set(state)}
+    counts = {int(state[name]) for state in engine.ds_engine.optimizer.optimizer.state.values() for name in names & set(state)}
     if len(counts) > 1:
         raise RuntimeError(f"The optimizer's groups have different step counts: {sorted(counts)}.")
     return counts.pop() if counts else step

@@ -21,18 +21,18 @@ CORE_FLOPS = 50e9
 OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (lm/model/peak_flops.py); a guess
 GPU_SHARE = 0.2  # of the peak that small models reach; large ones reach 0.4 (Llama 3, arXiv 2407.21783, table 4)
 BYTES_PER_TOKEN = 4  # of English text; other languages and small vocabularies have fewer
-FEWEST_BYTES_PER_TOKEN, MOST_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768
+FEWEST_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768
 FEW_EXAMPLES = 20  # below which a tenth, chosen by hash, may be none
 KEPT = 0.5  # share of the text that filter and dedup keep; a guess
 EPOCHS = 4
 TOKENS_PER_PARAMETER = 20
 STEPS = 2_000  # of one training, if the batch has no other limit
 LEAST_BATCH = 8  # sequences of a step of pretraining, if the text has enough; that of configs/tiny.yaml
-MOST_STEPS_OF_TUNING = 2_000
+MAX_STEPS_OF_TUNING = 2_000
 IMPORTED_RATES = (2e-5, 5e-7)
 """Learning rates of sft and dpo on an imported model: Llama 2 (arXiv 2307.09288, section 3.1) and Zephyr (arXiv 2310.16944)."""
 GPU_MEMORY_BYTES = 16 << 30  # assumed, since the memory of a GPU is not known without its driver
-MOST_RANKS = 16
+MAX_RANKS = 16
 WORKER_BYTES = 2 << 30  # of memory for each process for data work
 VOCABULARIES = ((100_000, 512), (1_000_000, 1024), (5_000_000, 2048), (30_000_000, 4096), (300_000_000, 8192), (3_000_000_000, 16_384))
 """(bytes of text, vocabulary size): a smaller text does not have enough frequent pairs for a larger vocabulary."""
@@ -156,7 +156,7 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
     chat_sequences = chat_bytes // (BYTES_PER_TOKEN * chosen.seq_len)
     given = (
         (amounts.text_bytes, available // (4 * chosen.seq_len)),
-        (amounts.chat_bytes, chat_bytes // (MOST_BYTES_PER_TOKEN * chosen.seq_len) // 2),
+        (amounts.chat_bytes, chat_bytes // (MAX_BYTES_PER_TOKEN * chosen.seq_len) // 2),
         (amounts.pairs, pairs // 2),
     )
     fewest = min((max(1, sequences) for amount, sequences in given if amount), default=1)
@@ -178,8 +178,8 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
         affordable_tokens=affordable,
         available_tokens=available,
         pretrain=Training(max(1, tokens // (batch * chosen.seq_len)), _rounded(rate), tokens),
-        sft=Training(min(max(2 * chat_sequences // together, 1), MOST_STEPS_OF_TUNING), _rounded(sft)),
-        dpo=Training(min(max(pairs // together, 1), MOST_STEPS_OF_TUNING // 4), _rounded(dpo)),
+        sft=Training(min(max(2 * chat_sequences // together, 1), MAX_STEPS_OF_TUNING), _rounded(sft)),
+        dpo=Training(min(max(pairs // together, 1), MAX_STEPS_OF_TUNING // 4), _rounded(dpo)),
     )
 
 
@@ -203,7 +203,7 @@ def model_of(shape: Shape, vocab_size: int) -> ModelConfig:
 
 def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int) -> tuple[int, int]:
     """Returns (ranks, micro-batch size): as many as the machine has, as the memory holds, and at most `fewest` sequences together."""
-    ranks = min(len(machine.gpus) or min(machine.cores, MOST_RANKS), fewest)
+    ranks = min(len(machine.gpus) or min(machine.cores, MAX_RANKS), fewest)
     memory = GPU_MEMORY_BYTES if machine.gpus else machine.memory_bytes // (2 * ranks)
     precision, device = ("bf16", "cuda") if machine.gpus else ("fp32", "cpu")
     micro = 8 if machine.gpus else 4

@@ -19,7 +19,7 @@ from stages.queries.draft.file_heads import FileKind, PageSettings, form_of, rea
 from stages.queries.draft.judged_records import UnusableFileError
 
 SAMPLE_RECORDS = 400  # documents whose language is detected, over all files
-MOST_FILES = 2_000
+MAX_FILES = 2_000
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ def inspect_files(paths: Sequence[str], pages: PageSettings) -> tuple[InspectedF
         pages: Which records of a WARC file are pages.
 
     Raises:
-        RecipeError: A path does not exist, or there are more than MOST_FILES files.
+        RecipeError: A path does not exist, or there are more than MAX_FILES files.
     """
     found = list(dict.fromkeys(os.path.abspath(path) for given in paths for path in _listed(given)))
-    if len(found) > MOST_FILES:
+    if len(found) > MAX_FILES:
         raise RecipeError(
-            f"There are {len(found):,} files; at most {MOST_FILES:,} are looked at.",
+            f"There are {len(found):,} files; at most {MAX_FILES:,} are looked at.",
             where=paths[0],
             do="Name some files of each kind, and widen the patterns in the recipe that is written.",
         )

@@ -245,14 +245,14 @@ def _training(draft: _Draft) -> Iterator[str]:
         yield ""
         yield from yaml_line("sft:", "fine-tunes the base model on the conversations")
         yield from yaml_line(
-            f"budget: {{steps: {budget.sft.steps}}}", f"about two epochs over them, at most {first_budget.MOST_STEPS_OF_TUNING:,} steps", 2
+            f"budget: {{steps: {budget.sft.steps}}}", f"about two epochs over them, at most {first_budget.MAX_STEPS_OF_TUNING:,} steps", 2
         )
         rate = "0.4 of pretrain's, as in configs/small.yaml" if draft.text else "as for Llama 2 (arXiv 2307.09288, section 3.1)"
         yield from _settings(draft, budget.sft, budget.tuning_batch_size, rate)
     if chats and pairs:
         yield ""
         yield from yaml_line("dpo:", "prefers the chosen answers over the rejected ones; starts from the sft model")
-        most = first_budget.MOST_STEPS_OF_TUNING // 4
+        most = first_budget.MAX_STEPS_OF_TUNING // 4
         yield from yaml_line(f"budget: {{steps: {budget.dpo.steps}}}", f"about one epoch over the pairs, at most {most} steps", 2)
         rate = "0.04 of pretrain's, as in configs/small.yaml" if draft.text else "as for Zephyr (arXiv 2310.16944)"
         yield from _settings(draft, budget.dpo, budget.tuning_batch_size, rate)

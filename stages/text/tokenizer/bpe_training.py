@@ -56,7 +56,7 @@ def train_on_words(
     size: tuple[int, int],
     vocab_size: int,
     min_frequency: int,
-    told: Callable[[int], None] = lambda tokens: None,
+    on_merge: Callable[[int], None] = lambda tokens: None,
 ) -> Tokenizer:
     """Returns a tokenizer of exactly `vocab_size` tokens, special tokens included, trained on words with their counts.
 
@@ -65,7 +65,7 @@ def train_on_words(
         size: Their number, and their bytes in all.
         vocab_size: Number of tokens.
         min_frequency: Smallest number of occurrences at which a pair of tokens becomes a token.
-        told: Is called with the number of tokens after each merge.
+        on_merge: Is called with the number of tokens after each merge.
 
     Raises:
         ValueError: `vocab_size` is smaller than SMALLEST_VOCABULARY.
@@ -79,7 +79,7 @@ def train_on_words(
     order = sorted(range(BYTES), key=letters.__getitem__)
     alphabet = np.argsort(np.array(order)).astype(np.int32)
     corpus = corpus_of(parts, *size, alphabet)
-    learned = learn_merges(corpus, [bytes([byte]) for byte in order], vocab_size - len(SPECIAL_TOKENS), min_frequency, told)
+    learned = learn_merges(corpus, [bytes([byte]) for byte in order], vocab_size - len(SPECIAL_TOKENS), min_frequency, on_merge)
     if len(learned.tokens) + len(SPECIAL_TOKENS) < vocab_size:
         raise CorpusTooSmallError(vocab_size, len(learned.tokens) + len(SPECIAL_TOKENS))
     return _tokenizer(learned, letters)

@@ -164,11 +164,11 @@ def difference(recorded: JsonValue, computed: JsonValue, where: str = "") -> str
         parts = ((one, other, f"{where}[{number}]") for number, (one, other) in enumerate(zip(recorded, computed, strict=True)))
     else:
         same = recorded == computed and type(recorded) is type(computed)
-        return "" if same else _told(where or "the file", json.dumps(recorded), json.dumps(computed))
+        return "" if same else _difference(where or "the file", json.dumps(recorded), json.dumps(computed))
     return next((found for one, other, at in parts if (found := difference(one, other, at))), "")
 
 
-def _told(where: str, recorded: str, computed: str) -> str:
+def _difference(where: str, recorded: str, computed: str) -> str:
     """Returns how two values differ, as JSON: whole if both are short, else from the first difference on."""
     first = len(os.path.commonprefix([recorded, computed])) if max(len(recorded), len(computed)) > SHOWN else 0
     part = f", from character {first + 1:,} on," if first else ""

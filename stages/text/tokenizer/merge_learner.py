@@ -86,7 +86,7 @@ def corpus_of(parts: Iterable[CountedWords], words: int, size: int, alphabet: np
 
 
 def learn_merges(
-    corpus: TokenWords, alphabet: list[bytes], vocab_size: int, min_frequency: int, told: Callable[[int], None] = lambda tokens: None
+    corpus: TokenWords, alphabet: list[bytes], vocab_size: int, min_frequency: int, on_merge: Callable[[int], None] = lambda tokens: None
 ) -> Learned:
     """Learns merges until the vocabulary is full or no pair is frequent enough.
 
@@ -95,7 +95,7 @@ def learn_merges(
         alphabet: The bytes of the first 256 tokens.
         vocab_size: Number of tokens, those of the alphabet included.
         min_frequency: Smallest count of a pair that is merged.
-        told: Is called with the number of tokens after each merge.
+        on_merge: Is called with the number of tokens after each merge.
 
     Returns:
         Tokens and merges; fewer tokens than `vocab_size` if the words give no more.
@@ -107,7 +107,7 @@ def learn_merges(
         index.merge(pair, (a, b, len(tokens)))
         tokens.append(tokens[a] + tokens[b])
         merges.append((a, b))
-        told(len(tokens))
+        on_merge(len(tokens))
     return Learned(tokens, merges)
 
 

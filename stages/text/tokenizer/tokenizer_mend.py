@@ -129,8 +129,8 @@ def _keep_within(rows: int, tokenizer: Tokenizer, chosen: dict[str, str], mappin
         return len(set(missing().values())) > max(rows - tokenizer.get_vocab_size(), 0)
 
     headers = {"start_header": "", "end_header": ""}
-    spared: tuple[dict[str, str], ...] = ({"pad": chosen["eos"]}, {"end_of_turn": chosen["eos"]}, headers)
-    for instead in spared:
+    substitutes: tuple[dict[str, str], ...] = ({"pad": chosen["eos"]}, {"end_of_turn": chosen["eos"]}, headers)
+    for instead in substitutes:
         if too_many() and missing().keys() & instead.keys() and not (instead is headers and mapping.keys() & headers):
             chosen |= instead
     if not too_many():

@@ -32,14 +32,14 @@ CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,12})[ \t]*(?:;[^\n]*)?\r?\n")
 BOUNDARY = re.compile(rb"\r\n(?=[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]{0,1000})?\r\n)")
 BAD_SIZE = re.compile(rb"[ \t]*[^\s<]{1,16}[ \t]*\r\n")  # a line in the place of a chunk size
 CUT_SIZE = re.compile(rb"\s*(?:[0-9A-Fa-f]{1,12}[ \t]*(?:;[^\n]*)?)?\s*")  # all that is left where the transfer broke off before a chunk
-MOST_BOUNDARIES = 10_000  # lines that look like a chunk size, of which each is examined; a body made of them is not worth the time
+MAX_BOUNDARIES = 10_000  # lines that look like a chunk size, of which each is examined; a body made of them is not worth the time
 TRAILERS = re.compile(rb"(?:[!-9;-~]+:[^\n]*\n){0,8}\s*")  # header fields after the last chunk
 NOT_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # control characters without those of lines and of ISO-2022-JP
 WIDE_STARTS = (b"\xff\xfe", b"\xfe\xff", b"<\0", b"\0<")  # of a page in UTF-16
 TEXT_BYTES = 1024
 ZLIB, RAW_DEFLATE = 15, -15  # zlib's wbits
 CODINGS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "x-deflate": "deflate", "br": "br", "zstd": "zstd"}
-MOST_CODINGS = 8  # of a body; each may read the whole body again
+MAX_CODINGS = 8  # of a body; each may read the whole body again
 NO_CODING = frozenset({"", "identity", "none", "chunked"})
 
 
@@ -133,7 +133,7 @@ def decode_body(body: bytes, headers: Mapping[str, str], limits: WarcLimits) -> 
         limits: Limits of decompression.
 
     Raises:
-        BodyError: Nothing of it can be read, or it is too large; also if more than MOST_CODINGS encodings are named.
+        BodyError: Nothing of it can be read, or it is too large; also if more than MAX_CODINGS encodings are named.
 
     >>> decode_body(b"plain", {"content-encoding": "gzip"}, WarcLimits(100, 100)).data
     b'plain'
@@ -155,7 +155,7 @@ def decode_body(body: bytes, headers: Mapping[str, str], limits: WarcLimits) -> 
         part.partition(";")[0].strip() for field in (headers.get("content-encoding", ""), transfer) for part in field.lower().split(",")
     ]
     named = [name for name in named if name not in NO_CODING]
-    if len(named) > MOST_CODINGS:
+    if len(named) > MAX_CODINGS:
         raise BodyError(PageReason.BAD_ENCODING)
     for coding in reversed(named):
         if coding not in CODINGS:
@@ -332,7 +332,7 @@ def _dechunked(body: bytes) -> tuple[bytes, list[BodyFault]]:
 
 def _boundary(body: bytes, at: int) -> re.Match[bytes] | None:
     """Returns the end of line between two chunks, at or after `at`, whose second chunk is followed by a third or by the end; None without one."""
-    for found in islice(BOUNDARY.finditer(body, at), MOST_BOUNDARIES):
+    for found in islice(BOUNDARY.finditer(body, at), MAX_BOUNDARIES):
         chunk = CHUNK.match(body, found.end())
         if chunk is None:
             continue

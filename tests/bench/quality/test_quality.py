@@ -103,6 +103,7 @@ def test_a_trigram_beats_a_uniform_model(corpus: Corpus, tmp_path: Path) -> None
     assert corpus.bits_per_byte(trained.nats) < 12 * (len(corpus.validation) - 1) / int(corpus.described["validation_bytes"])
 
 
+@pytest.mark.bench
 def test_a_training_runs_once_and_gives_a_row(corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [
         bench.Wanted(

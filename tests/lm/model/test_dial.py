@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stages.lm.model import flops
-from stages.lm.model.config import MOST_DEPTH, ModelConfig
+from stages.lm.model.config import MAX_DEPTH, ModelConfig
 from stages.lm.model.dial import NoRateError, dial_values
 
 
@@ -24,7 +24,7 @@ def model(values: dict[str, Any], vocab_size: int = 4096, seq_len: int = 256, **
 @pytest.mark.parametrize("vocab_size", [262, 128_256])
 def test_every_depth_can_be_built_and_grows(vocab_size: int) -> None:
     before = 0
-    for depth in range(1, MOST_DEPTH + 1):
+    for depth in range(1, MAX_DEPTH + 1):
         values = derived(depth, vocab_size, 2048)
         shape = model(values, vocab_size, 2048)
         assert shape.num_hidden_layers == depth and 64 * depth <= shape.hidden_size < 64 * depth + 256

@@ -153,9 +153,9 @@ def test_ten_steps_of_torchs_muon_and_adamw(monkeypatch: pytest.MonkeyPatch, as_
     groups, flat = flattened(groups) if as_flat else (groups, [])
     optimizer = settings.build(groups)
     muon = torch.optim.Muon([p for n, p in theirs.items() if n.startswith("blocks") and p.ndim == 2], momentum=0.8, weight_decay=0.3)
-    spared = [p for p in theirs.values() if p.ndim == 1]
+    not_decayed = [p for p in theirs.values() if p.ndim == 1]
     decayed = {"params": [theirs["head.weight"]], "weight_decay": 0.3}
-    adamw = torch.optim.AdamW([decayed, {"params": spared, "weight_decay": 0.0}], betas=(0.7, 0.9), eps=1e-4)
+    adamw = torch.optim.AdamW([decayed, {"params": not_decayed, "weight_decay": 0.0}], betas=(0.7, 0.9), eps=1e-4)
     table = torch.optim.AdamW([theirs["embedding.weight"]], betas=(0.7, 0.9), eps=1e-4, weight_decay=0.0)
     draw = torch.Generator().manual_seed(8)
     for step in range(10):

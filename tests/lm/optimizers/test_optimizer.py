@@ -35,7 +35,7 @@ def test_groups_by_shape(tied: bool, zero: bool) -> None:
     model = plain.Llama(shape)
     given = {name: under_zero(p) if zero else p for name, p in model.named_parameters()}
     groups = parameter_groups(given.items(), 0.3, decay_embeddings=False, by_matrix=True)
-    by_matrix, (*by_element, spared) = groups[:4], groups[4:]
+    by_matrix, (*by_element, not_decayed) = groups[:4], groups[4:]
     found = [(id(p), group["matrix"]) for group in by_matrix for p in group["params"]]
     assert sorted(found) == sorted((id(given[f"blocks.{n}"]), tuple(p.shape)) for n, p in model.blocks.named_parameters() if p.ndim == 2)
     assert len(found) == 14 and [group["matrix"] for group in by_matrix] == [(16, 16), (8, 16), (24, 16), (16, 24)]
@@ -45,7 +45,7 @@ def test_groups_by_shape(tied: bool, zero: bool) -> None:
         [] if tied else tables
     )
     vectors = {id(given[n]) for n, p in model.named_parameters() if p.ndim == 1} | ({id(given["embedding.weight"])} if tied else set())
-    assert {id(p) for p in spared["params"]} == vectors and spared["weight_decay"] == 0.0 and not spared["embedding"]
+    assert {id(p) for p in not_decayed["params"]} == vectors and not_decayed["weight_decay"] == 0.0 and not not_decayed["embedding"]
     assert [group["matrix"] for group in groups[4:]] == [None] * (1 if tied else 3)
 
 
@@ -53,8 +53,8 @@ def test_the_filter_of_a_short_convolution_is_no_hidden_matrix_and_does_not_deca
     model = plain.Llama(MODEL.model_copy(update={"qk_norm": True, "conv_layers": (0,)}))
     given = dict(model.named_parameters())
     groups = parameter_groups(given.items(), 0.3, decay_embeddings=True, by_matrix=True)
-    (spared,) = [group for group in groups if group["weight_decay"] == 0.0]
-    assert {id(p) for p in spared["params"]} == {id(p) for p in given.values() if p.ndim != 2} and spared["stacked"] == 1
+    (not_decayed,) = [group for group in groups if group["weight_decay"] == 0.0]
+    assert {id(p) for p in not_decayed["params"]} == {id(p) for p in given.values() if p.ndim != 2} and not_decayed["stacked"] == 1
     (stacked,) = [group for group in groups if group["stacked"] > 1]
     assert (stacked["matrix"], stacked["stacked"]) == ((48, 16), 3)
     assert [id(p) for p in stacked["params"]] == [id(given["blocks.0.convolution.input.weight"])]
@@ -93,7 +93,7 @@ def test_a_step_creates_what_is_declared(tmp_path: Path) -> None:
     """For every parameter: the declared entries, and no other."""
     job = changed(small_job(tmp_path, Machine(1, "cpu", 2, 2), 1), optimizer={"name": "muon"})
     engine = plain.engine_of(replace(job, model=MODEL))
-    optimizer: Any = engine.deep.optimizer
+    optimizer: Any = engine.ds_engine.optimizer
     assert isinstance(optimizer, MuonWithAdamW)
     for param in engine.named.values():
         param.grad = torch.ones_like(param)

@@ -169,7 +169,7 @@ def test_no_update_is_made_in_the_judged_step(tmp_path: Path) -> None:
     start = load(job, engine, events)
     before = {name: tensor.detach().clone() for name, tensor in engine.named.items()}
     blame.judge(open_run(job, engine, events, None, start), 4)
-    assert all(torch.equal(before[name], tensor) for name, tensor in engine.named.items()) and not engine.deep.optimizer.state
+    assert all(torch.equal(before[name], tensor) for name, tensor in engine.named.items()) and not engine.ds_engine.optimizer.state
 
 
 def test_a_replay_starts_from_the_newest_snapshot_of_the_job_before_the_step(tmp_path: Path) -> None:

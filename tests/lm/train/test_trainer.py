@@ -146,7 +146,7 @@ def test_log_probabilities_of_every_sequence_whatever_the_ranks(
     for rank in range(ranks):
         engine = plain.engine_of(scoring, rank, ranks)
         forward_only.score(scoring, engine, open_events(tmp_path, rank))
-        assert not engine.deep.module.training
+        assert not engine.ds_engine.module.training
     passed = [[e for e in EventTail(event_path(tmp_path, rank)).read() if isinstance(e, SequencesScored)] for rank in range(ranks)]
     batch = scoring.machine.eval_batch_size
     own = [min(batch * ranks * (n + 1), SEQUENCES) for n in range(len(passed[0]))]
@@ -271,13 +271,13 @@ def test_a_metric_with_a_name_of_the_steps_own_is_refused(job: RankJob, tmp_path
 
 def test_the_updates_of_an_optimizer_without_a_count_are_the_steps(job: RankJob) -> None:
     engine = replace(plain.engine_of(job), optimizer=Countless())
-    engine.deep.optimizer.optimizer = type("Inner", (), {"state": {0: {"exp_avg": torch.zeros(3)}}})()
+    engine.ds_engine.optimizer.optimizer = type("Inner", (), {"state": {0: {"exp_avg": torch.zeros(3)}}})()
     assert optimizer_steps(engine, 6) == 6
 
 
 def test_groups_that_disagree_about_the_step_are_not_saved(job: RankJob) -> None:
     engine = plain.engine_of(job)
-    inner = engine.deep.optimizer
+    inner = engine.ds_engine.optimizer
     inner.optimizer = type("Inner", (), {"state": {0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}})()
     with pytest.raises(RuntimeError, match=r"The optimizer's groups have different step counts: \[3, 4\]"):
         optimizer_steps(engine, 3)

@@ -96,7 +96,7 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
         ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
     ]  # fmt: skip
     name, given = calls[-1]
-    assert name == "initialize" and given["config"] == settings and given["model"] is engine.deep.module
+    assert name == "initialize" and given["config"] == settings and given["model"] is engine.ds_engine.module
     assert sum(len(group["params"]) for group in given["optimizer"].param_groups) == len(engine.named)
     assert (engine.rank, engine.ranks, str(engine.device)) == (1, 2, own) and list(engine.named) == [
         n for n, _ in given["model"].named_parameters()
@@ -106,7 +106,7 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
 def test_under_stage_1_the_model_is_whole_from_the_start(calls: Calls, job: RankJob) -> None:
     job = replace(job, machine=replace(job.machine, zero_stage=1))
     engine = start(job, 3)
-    assert isinstance(engine.partitions, StageOne) and engine.partitions.zero is engine.deep.optimizer
+    assert isinstance(engine.partitions, StageOne) and engine.partitions.zero is engine.ds_engine.optimizer
     assert [call[0] for call in calls] == ["prepare", "join", "group", "initialize"], "no zero.Init and no leaves"
     assert calls[-1][1]["config"]["zero_optimization"]["stage"] == 1
     assert all(param.numel() > 0 for param in engine.named.values())
@@ -150,7 +150,7 @@ def test_sums_over_the_ranks_are_made_in_double_precision_on_the_device_of_the_e
 
     monkeypatch.setattr(engines.dist, "all_reduce", twice)
     made = plain.engine_of(job)
-    engine = Engine(made.deep, made.named, 0, 2, torch.device("cpu"), made.optimizer, UpdateGate(), made.partitions)
+    engine = Engine(made.ds_engine, made.named, 0, 2, torch.device("cpu"), made.optimizer, UpdateGate(), made.partitions)
     assert engine.reduce([2.0**24 + 1, 0.5]) == [2.0**25 + 2, 1.0]
     with pytest.raises(Stop):
         replace(engine, device=torch.device("meta")).reduce([1.0])

@@ -260,6 +260,6 @@ def test_what_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
             inspect_files([given], PAGES)
     for name in "ab":
         (tmp_path / name).write_text("x")
-    monkeypatch.setattr(inspecting, "MOST_FILES", 1)
+    monkeypatch.setattr(inspecting, "MAX_FILES", 1)
     with pytest.raises(RecipeError, match="There are 2 files; at most 1 are looked at."):
         inspect_files([str(tmp_path)], PAGES)

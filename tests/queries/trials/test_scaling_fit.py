@@ -54,7 +54,7 @@ def test_no_other_constants_fit_better() -> None:
 def test_the_intervals_hold_the_truth_as_often_as_they_say() -> None:
     narrower = 0.0
     random, inside = np.random.default_rng(99), dict.fromkeys([*LAW, "prediction"], 0)
-    for seed in range(100):
+    for seed in range(50):
         fit = fit_law(noisy(seed), resamples=60)
         for name, truth in LAW.items():
             inside[name] += fit.constants[name].low <= truth <= fit.constants[name].high
@@ -62,7 +62,7 @@ def test_the_intervals_hold_the_truth_as_often_as_they_say() -> None:
         inside["prediction"] += bool(of_one.low <= loss(*FAR) * np.exp(NOISE * random.standard_normal()) <= of_one.high)
         of_many = predicted(fit, *FAR, seeds=100)
         narrower += (of_one.high - of_one.low) - (of_many.high - of_many.low)
-    assert all(85 <= times < 100 for times in inside.values()), inside
+    assert all(41 <= times < 50 for times in inside.values()), inside
     assert narrower > 0, "the noise of one training counts"
 
 

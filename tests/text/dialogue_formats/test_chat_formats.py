@@ -113,6 +113,7 @@ def test_anything_is_read_or_refused_with_a_message(value: Any) -> None:
             assert all(set(m) == {"role", "content"} and m["content"].strip() for m in messages)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not real_folder().is_dir(), reason=NOT_HERE)
 def test_real_files_are_read_as_their_converted_versions() -> None:
     """GPTeacher's Alpaca-like records, whose output is called response, against the conversion of the corpus."""

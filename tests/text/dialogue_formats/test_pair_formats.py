@@ -109,6 +109,7 @@ def transcript(messages: list[dict[str, str]]) -> str:
     return "".join(f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in messages)
 
 
+@pytest.mark.real
 @pytest.mark.skipif(not real_folder().is_dir(), reason=NOT_HERE)
 @pytest.mark.parametrize(("name", "refused"), [("harmless-base", 9), ("helpful-base", 15), ("helpful-online", 8)])
 def test_real_transcripts_are_read_as_their_converted_versions(name: str, refused: int) -> None:
