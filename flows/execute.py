@@ -34,7 +34,6 @@ from stages.core.store import continued_run, manifest, runs
 from stages.core.tables.training_tables import Blame
 from stages.processes import connect_to_loopback_directly
 from stages.queries.plan import Step
-from stages.queries.tracing.trace import urls_of
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
 NETWORK_ERRORS = (ConnectionError, TimeoutError)
@@ -167,6 +166,8 @@ def blame(session: Session, node: str, step: int, report: Report) -> Blame:
     Raises:
         RecipeError: the node trains no model.
     """
+    from stages.queries.tracing.trace import urls_of
+
     refuse_unbuilt(session, [node])
     if (stage := session.steps(node)[-1].stage).blame is None:
         train = ", ".join(one.name for one in pipeline() if stage_of(one).blame)
