@@ -2,7 +2,7 @@
 
 A node is off if the recipe turns it off, gives it no section although a setting has no default, or gives it nothing to read
 (`StageConfig.off`), and if a node that it needs is off. A stage of documents that is off passes on the documents before it
-(`Stage.passes`), so what reads it is not off. ARCHITECTURE.md describes the rules.
+(`Stage.passes`), so what reads it is not off. docs/design/dag.md describes the rules.
 Guarantee: a node that is not off reads no node that is off. An imported node is never off.
 Cost: negligible.
 """

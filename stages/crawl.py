@@ -9,7 +9,7 @@ A recipe names one or more of these; without any, the node is off:
 Guarantee: given files are listed with their checksums and never copied. A crawl of this stage is standard WARC. Its digest covers (URL,
 status, payload digest, record id), so a repeated crawl of the same pages has the same digest.
 Cost: one read of the head of each given file; for a crawl, the response time of the site.
-Source: ARCHITECTURE.md, "The words".
+Source: docs/design/words.md.
 """
 
 from __future__ import annotations

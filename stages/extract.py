@@ -5,7 +5,7 @@ With each page's text it records what the HTML says of each line, from which boi
 
 Guarantee: each record and each unreadable part of a file gets one decision, and files.parquet counts them per file and reason. The same
 bytes give the same output in file and record order. Neither the number of workers nor the load of the machine changes it, because no
-time limit drops a page. doc_id follows ARCHITECTURE.md.
+time limit drops a page. doc_id follows docs/design/words.md.
 Cost: about 500 pages/s per core; one page in memory.
 Source: resiliparse; by recipe its rule of main content, trafilatura or jusText.
 """

@@ -3,7 +3,7 @@
 Guarantee: `fault` finds an identity.jsonl that the crawl stage would not write for the files, so that an imported crawl holds what its
 digest says.
 Cost: `fault` reads every WARC file of the crawl once.
-Source: ARCHITECTURE.md, "The words", digest.
+Source: docs/design/words.md, digest.
 """
 
 from __future__ import annotations

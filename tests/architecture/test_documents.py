@@ -6,11 +6,12 @@ import re
 
 from tests.conftest import PROJECT
 
-DOCUMENTS = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]
+DOCUMENTS = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 
 
-def test_the_readme_is_read_in_minutes() -> None:
+def test_what_is_read_first_is_read_in_minutes() -> None:
     assert len((PROJECT / "README.md").read_bytes()) <= 9_000
+    assert len((PROJECT / "ARCHITECTURE.md").read_bytes()) <= 10_000
 
 
 def test_every_link_leads_to_a_file() -> None:
@@ -20,6 +21,12 @@ def test_every_link_leads_to_a_file() -> None:
     assert [(page.name, link) for page, link in inside if not (page.parent / link).exists()] == []
 
 
-def test_every_page_of_the_documents_is_linked_from_the_readme() -> None:
-    text = (PROJECT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in (PROJECT / "docs").glob("*.md") if f"(docs/{page.name})" not in text] == []
+def test_every_page_is_linked_from_where_one_looks_first() -> None:
+    for first, folder in (("README.md", "docs"), ("ARCHITECTURE.md", "docs/design")):
+        text = (PROJECT / first).read_text(encoding="utf-8")
+        assert [page.name for page in (PROJECT / folder).glob("*.md") if f"({folder}/{page.name})" not in text] == []
+
+
+def test_the_files_on_the_paths_exist() -> None:
+    named = re.findall(r"`((?:flows|stages|dashboards|tests)/[\w./]*)`", (PROJECT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert len(named) > 25 and [name for name in named if not (PROJECT / name).exists()] == []

@@ -303,6 +303,6 @@ def test_completion_looks_into_the_home_that_is_typed_and_builds_no_index(
 
 
 def test_the_version_of_the_envelope_is_documented() -> None:
-    text = (PROJECT / "ARCHITECTURE.md").read_text()
+    text = (PROJECT / "docs/design/running.md").read_text()
     (shown,) = re.findall(r'`(\{"schema_version": .*?\})`', text)
     assert list(json.loads(shown.replace("…", '""'))) == ["schema_version", "command", "answer"]

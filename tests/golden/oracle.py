@@ -1,7 +1,7 @@
 """Computes the trajectory that training must follow. It is written from the documents and imports nothing from stages/.
 
 The model comes from transformers. Every segment is computed as a separate sequence, so mask, packing and padding cannot be wrong here.
-Optimizer groups, schedule, order of sequences and initial values are implemented a second time, from ARCHITECTURE.md, the help texts of the
+Optimizer groups, schedule, order of sequences and initial values are implemented a second time, from docs/design/formats.md, the help texts of the
 settings and the papers that they cite.
 """
 

@@ -73,7 +73,7 @@ def made_sequences(count: int, seed: int, masked: bool) -> list[oracle.Packed]:
 
 
 def write_files(folder: Path, sequences: list[oracle.Packed], dtype: str, masked: bool) -> SequenceFiles:
-    """Writes the files of ARCHITECTURE.md's table. Sequences alternate between two shards, and each shard starts with unrelated tokens."""
+    """Writes the files of docs/design/formats.md. Sequences alternate between two shards, and each shard starts with unrelated tokens."""
     folder.mkdir(parents=True)
     shards: list[list[int]] = [[60] * 3, [59] * 5]
     masks: list[list[int]] = [[1] * 3, [1] * 5]

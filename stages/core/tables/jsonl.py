@@ -52,7 +52,7 @@ class JsonRecord:
 
     @property
     def doc_id(self) -> UUID:
-        """uuid5 of the file's sha256 and the line (ARCHITECTURE.md, doc_id: the identity of a conversation or preference)."""
+        """uuid5 of the file's sha256 and the line (docs/design/words.md, doc_id: the identity of a conversation or preference)."""
         return uuid5(NAMESPACE_OID, f"{self.file.sha256}:{self.line}")
 
     @property

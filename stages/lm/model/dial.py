@@ -39,7 +39,7 @@ MUON_FACTOR, MUON_EXPONENT, MUON_EXPONENT_BELOW_ONE = 2.1, 0.527, 0.25
 """The rate of Muon is 2.1 · B / (weight decay · D) · (D / N)^0.527 for D tokens of training, N parameters in matrix products and B tokens of a step.
 Form and exponent: Bergsma et al. 2025 (arXiv 2505.13738), who find the best weight decay of AdamW by them: the share of a training over which
 weight decay forgets follows the tokens per parameter alone. The factor, and the smaller exponent below one token per parameter, are fitted to
-seven best rates of tests/bench/quality/rates.py with a weight decay of 0.1; ARCHITECTURE.md has them and how sure they are."""
+seven best rates of tests/bench/quality/rates.py with a weight decay of 0.1; docs/design/training.md has them and how sure they are."""
 MUON_MOST = 0.3
 """Largest rate of the rule; the largest best rate that was measured is 0.34."""
 MUON_LEAST_DECAY = 0.1

@@ -5,8 +5,8 @@ page past LIMITS, MAX_DEPTH or MAX_TOTAL_DEPTH is refused with its reason before
 ParserError, which says nothing about the page. Inline tags never split a word.
 Cost per core: resiliparse about 700 pages/s, and at most 2 s and 300 MB for any page of 10 MB; justext 90 pages/s, trafilatura 27 pages/s.
 The last two have the lower limits OTHER_LIMITS.
-Source: resiliparse (Bevendorff et al. 2018), trafilatura (Barbaresi 2021), jusText (Pomikalek 2011). Quality of the engines: ARCHITECTURE,
-"Engines of extraction".
+Source: resiliparse (Bevendorff et al. 2018), trafilatura (Barbaresi 2021), jusText (Pomikalek 2011). Quality of the engines:
+docs/results.md.
 """
 
 from __future__ import annotations

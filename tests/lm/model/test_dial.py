@@ -123,7 +123,7 @@ MEASURED = {
     (1, 4_000_000, 16): 0.078, (2, 4_000_000, 16): 0.043, (1, 4_000_000, 64): 0.34,
     (1, 6_307_840, 16): 0.064,
 }  # fmt: skip
-"""Depth, tokens, batch -> the best rate, which ARCHITECTURE.md has with its interval, as far as that is decided."""
+"""Depth, tokens, batch -> the best rate, which docs/design/training.md has with its interval, as far as that is decided."""
 
 
 @pytest.mark.parametrize(("depth", "tokens", "batch"), MEASURED)
