@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/text tests/core/contract tests/core/store tests/core/tables tests/lm/model tests/lm/data
 
-.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer test-real docs queries setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer test-real docs docs-site queries setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -47,9 +47,15 @@ test-browser: .venv/.ready
 	@.ci/setup
 	$(BIN)/python -m pytest -m browser
 
-# Run this after a change of the declaration of a stage or a rule: it rewrites the tables of README.md, VIEWS.md and SETTINGS.md.
+# Run this after a change of what a stage declares: it rewrites the table of docs/stages.md.
 docs: .venv/.ready
-	@$(BIN)/python -m tests.architecture.write_docs
+	@$(BIN)/python -m docs.reference
+
+# The documents as a site in site/, with the pages that are made from the code (settings, views, commands). Every broken link is an error.
+docs-site: .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo site/index.html
 
 # Run this after `make run`, when tiny gives other figures: it rewrites the results in QUERIES.md. CI compares them.
 queries: .venv/.ready
@@ -83,4 +89,4 @@ setup: .venv/.ready
 	touch .venv/.ready
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv build site *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,6 +1,6 @@
 """Lists every setting that a recipe can have: its full key, type, limits, default and meaning.
 
-`loam settings` prints the list, and SETTINGS.md is made from it.
+`loam settings` prints the list, and a page of the documents is made from it.
 Guarantee: the keys of `runtime` and of the nodes come from their settings classes (`stage_description.py`). Only the keys at the top of a
 recipe, which no class holds, are described here; a test compares them with the keys that a recipe may have.
 Cost: milliseconds for all settings.

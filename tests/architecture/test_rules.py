@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from docs.reference import rewritten
 from stages.core.tables.parquet import schema
 from stages.filter import FilterConfig, FilterSettings, with_rules
 from stages.text.quality import stored_signals
 from stages.text.quality.rules import DOCUMENT_RULES, RULES, columns, signals
-from tests.architecture.readme_tables import rewritten
 from tests.conftest import PROJECT, copy_project
 
 SETTINGS = FilterConfig().model_dump(mode="json")
@@ -46,7 +46,7 @@ from stages.core.contract.errors import RecipeError
 from stages.core.tables.parquet import read_rows
 from stages.filter import STAGE
 from tests.conftest import run_stage
-from tests.architecture.readme_tables import rules
+from docs.reference import rules
 from tests.stages.made import documents
 
 
@@ -76,7 +76,7 @@ if __name__ == "__main__":
 def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a copy of the project says and does after one entry was added to one file."""
     tree = tmp_path_factory.mktemp("tree")
-    copy_project(("stages", "flows", "dashboards", "tests"), tree)
+    copy_project(("stages", "flows", "dashboards", "tests", "docs"), tree)
     file = tree / "stages" / "text" / "quality" / "rules.py"
     before, last, after = file.read_text().partition('    Rule("", "no_words"')
     assert last
@@ -116,7 +116,7 @@ def test_a_new_rule_is_a_row_of_the_table(toy: dict[str, Any]) -> None:
 
 def test_a_readme_without_a_place_for_a_table_is_refused() -> None:
     text = (PROJECT / "docs/stages.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="docs/stages.md has no place for the table stages"):
+    with pytest.raises(ValueError, match="docs/stages.md has no place for its table"):
         rewritten(text.replace("<!-- stages: end -->", ""))
 
 

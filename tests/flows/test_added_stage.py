@@ -124,7 +124,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the project's files with three more: two new ones, and a section at the end of a recipe."""
     copy = tmp_path_factory.mktemp("tree")
     copy_project(("stages", "flows", "dashboards", "configs", "tests"), copy)
-    for name in ("pyproject.toml", "constraints.txt", "docs/stages.md", "VIEWS.md", "SETTINGS.md"):
+    for name in ("pyproject.toml", "constraints.txt", "docs/stages.md", "docs/reference.py"):
         (copy / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(PROJECT / name, copy / name)
     (copy / "stages" / "lengths.py").write_text(MODULE)
@@ -170,9 +170,12 @@ def test_a_section_without_its_settings_is_refused_and_a_node_without_its_sectio
 
 
 def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
-    call(tree, "-m", "tests.architecture.write_docs")
+    call(tree, "-m", "docs.reference")
     assert "| `lengths` | documents | lengths | how long the documents are |" in (tree / "docs/stages.md").read_text()
-    assert "## text_lengths\n\nOf `lengths`. A row is a document with its length." in (tree / "VIEWS.md").read_text()
+    assert (
+        "## text_lengths\n\nOf `lengths`. A row is a document with its length."
+        in call(tree, "-c", "from docs.reference import views; print(views())").stdout
+    )
     chosen = [
         "tests/stages/test_lengths.py",
         "tests/architecture/test_stages.py",

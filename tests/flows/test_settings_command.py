@@ -1,11 +1,12 @@
-"""`loam settings` prints every key of a recipe with its default, type and meaning; SETTINGS.md holds the same."""
+"""`loam settings` prints every key of a recipe with its default, type and meaning; the page of settings holds the same."""
 
 from __future__ import annotations
 
 import pytest
 
+from docs.reference import settings
 from flows.cli import main
-from tests.conftest import PROJECT, answered
+from tests.conftest import answered
 
 
 def test_a_key_is_printed_with_default_type_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +44,7 @@ def test_an_unknown_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_page_has_every_key() -> None:
-    text = (PROJECT / "SETTINGS.md").read_text()
+    text = settings()
     for line in ("| `dedup.threshold` | `0.8` |", "| `pretrain.learning_rate` | - |", "| `runtime.gpus` | `0` |", "| `seed` | `0` |"):
         assert f"\n{line}" in text
     assert "The same keys: `evaluate@sft`, `evaluate@dpo`." in text

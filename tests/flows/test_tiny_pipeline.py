@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -212,3 +213,11 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     assert runs[0]["state"] == "interrupted"
     loam("run", TINY, *settings, home=tiny_home)
     loam("run", TINY, home=tiny_home)
+
+
+def test_the_commands_of_the_tutorial_answer(tiny_home: Path) -> None:
+    blocks = (PROJECT / "docs" / "tutorial.md").read_text(encoding="utf-8").split("```")[1::2]
+    commands = [line for block in blocks for line in block.splitlines() if line.startswith("loam ")]
+    assert len(commands) > 8
+    for line in commands:
+        assert loam(*shlex.split(line, comments=True)[1:], home=tiny_home).stdout, line

@@ -45,8 +45,7 @@ COPIED = (
     "constraints.txt",
     "README.md",
     "QUERIES.md",
-    "SETTINGS.md",
-    "VIEWS.md",
+    "docs",
 )
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 LIMIT = 0.05  # of the sample may survive

@@ -1,7 +1,7 @@
 """Declares side tables: the Parquet files of an artifact that the index shows as SQL views.
 
 A table is one file (`hits.parquet`) or a folder of files (`decisions/*.parquet`) in the artifact. The manifest records name and view, so
-the index needs only manifests. The declaration is the one place of types and meanings, for the code that writes the file and for VIEWS.md.
+the index needs only manifests. The declaration is the one place of types and meanings, for the code that writes the file and for the page of views.
 """
 
 from __future__ import annotations

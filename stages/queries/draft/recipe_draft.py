@@ -86,7 +86,7 @@ def draft_recipe(name: str, files: Sequence[InspectedFile], machine: LocalMachin
 def _head(draft: _Draft) -> Iterator[str]:
     yield from yaml_comment(
         f"{draft.name}: written by `loam init` from the files that it was given. Each line says what it is and why it has this value. "
-        "`loam settings KEY` explains a key. Sections and keys that are left out take their defaults (SETTINGS.md)."
+        "`loam settings KEY` explains a key. Sections and keys that are left out take their defaults."
     )
     yield from yaml_line(f"name: {draft.name}", "runs are numbered after it")
     yield from yaml_line("seed: 1", "every random choice follows from it; another seed gives another model")

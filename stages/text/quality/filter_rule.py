@@ -1,7 +1,7 @@
 """Defines a rule of the filter: a stored signal, a threshold of the recipe, and the reason that a broken rule gives.
 
 A rule is one object. The list in stages/text/quality/rules.py holds all rules. The recipe's settings, the decisions of the filter stage,
-`loam what-if` and the table in SETTINGS.md are derived from this list. A new rule therefore needs one new entry there and nothing else.
+`loam what-if` and the page of settings are derived from this list. A new rule therefore needs one new entry there and nothing else.
 Guarantee: a verdict is a function of stored signals and settings alone. A signal without a value (None) is neither above nor below a
 threshold.
 Cost: some microseconds per document for forty rules. A disabled rule costs nothing.

@@ -1,7 +1,7 @@
 """Lists all rules of the filter in order. The rules decide from stored signals alone which web documents are kept.
 
 To add a rule, add one entry to RULES: its section, reason, signal, comparison and threshold. The recipe, its help, the decisions, `loam
-what-if` and the table in SETTINGS.md are derived from the entry. A rule with a new signal declares the signal in its entry, with `measure`. Every
+what-if` and the page of settings are derived from the entry. A rule with a new signal declares the signal in its entry, with `measure`. Every
 new entry changes the output of the filter stage, so it needs a line in the `versions` of the stage.
 
 Order: URLs to remove, url, language, gopher_repetition, gopher_quality, c4, fineweb, quality (the score of a classifier). The first rule
