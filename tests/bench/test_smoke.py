@@ -130,6 +130,6 @@ def test_each_benchmark_with_a_command_has_a_smallest_run() -> None:
 
 def test_the_documents_quote_only_benchmarks_that_exist() -> None:
     texts = [path.read_text(encoding="utf-8") for folder in ("stages", "flows", "tests/bench") for path in (PROJECT / folder).rglob("*.py")]
-    texts += [path.read_text(encoding="utf-8") for path in PROJECT.glob("*.md")]
+    texts += [path.read_text(encoding="utf-8") for path in (*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md"))]
     quoted = {found for text in texts for found in re.findall(r"python -m tests\.bench\.([a-z_.]+[a-z])", text)}
     assert quoted - PARTS_OF_OTHERS <= {one.module for one in SMALLEST}
