@@ -182,7 +182,7 @@ def test_what_hangs_on_settings_alone_is_refused_on_load(settings: list[str], wh
         ["preferences.validation_frac=0.05"],
         ["benchmarks=off", "conversations={}", "preferences=off"],
         ["train_quality.model=[x.bin]", "filter.quality.min_score=0.5"],
-        ["filter=off", "runtime.cpu_ranks=7"],
+        ["extract=off", "runtime.cpu_ranks=7"],
         ["train_quality.positives=[a/*, b.JSONL.gz, c.*, d.txt, e.parquet]"],
         ["filter.gopher_quality={enabled: false, min_doc_words: 200000}"],
         ["pretrain.model.hidden_size=16", "pretrain.model.num_attention_heads=8", "pretrain.model.num_key_value_heads=8"],
