@@ -41,7 +41,7 @@ bench: .venv/.ready
 
 bench-smoke: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
-	$(BIN)/python -m pytest -m 'bench or not bench' tests/bench/test_smoke.py tests/bench/quality/test_quality.py
+	$(BIN)/python -m pytest -m 'bench or not bench' tests/bench/test_smoke.py tests/bench/quality
 
 test-browser: .venv/.ready
 	@.ci/setup

@@ -17,6 +17,7 @@ from tests.bench.quality.wikitext import prepare
 from tests.made.real import VARIABLE
 
 
+@pytest.mark.bench
 def test_the_last_checkpoints_are_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "/nowhere")
     corpus = prepare(tmp_path / "corpus")

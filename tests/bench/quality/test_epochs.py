@@ -29,6 +29,7 @@ def test_every_arm_but_the_first_has_the_same_budget() -> None:
     assert all(arm.changes["precision"] == "fp32" for arm in known.values())
 
 
+@pytest.mark.bench
 def test_an_ensemble_averages_the_probabilities_of_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
