@@ -117,10 +117,9 @@ def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable
     token = secrets.token_urlsafe(32)
     with suppress(KeyboardInterrupt), termination_raises(KeyboardInterrupt), bound(port) as listener:
         listener.listen()  # a browser that opens the URL before the server is up waits and is not refused
-        # uvicorn ends its requests first, and then raises the signal again
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
         config = uvicorn.Config(make_app(home, stages, token), log_level="warning", h11_max_incomplete_event_size=MAX_HEAD_BYTES)
-        uvicorn.Server(config).run(sockets=[listener])
+        uvicorn.Server(config).run(sockets=[listener])  # after SIGTERM it ends its requests, and then raises the signal again
 
 
 def bound(port: int) -> socket.socket:

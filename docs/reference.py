@@ -7,6 +7,7 @@ mkdocs calls `on_files` when it builds the site (`make docs-site`): it adds the 
 
 from __future__ import annotations
 
+import posixpath
 import re
 import sys
 from collections.abc import Sequence
@@ -52,34 +53,31 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Returns the files of the site with the pages that are no files of docs/. mkdocs calls it."""
     from mkdocs.structure.files import File
 
-    pages = {name: moved((PROJECT / source).read_text(encoding="utf-8")) for name, source in BESIDE.items()}
+    for page in files.documentation_pages():
+        page.content_string = moved(page.content_string, f"docs/{page.src_uri}", page.src_uri)
+    pages = {name: moved((PROJECT / source).read_text(encoding="utf-8"), source, name) for name, source in BESIDE.items()}
     pages |= {"reference/settings.md": settings(), "reference/views.md": views(), "reference/commands.md": commands()}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
-    for page in files.documentation_pages():
-        if page.generated_by is None and page.src_uri not in pages:
-            page.content_string = moved(page.content_string, depth=page.src_uri.count("/"))
     return files
 
 
-def moved(text: str, depth: int = -1) -> str:
-    """Returns the text of a document with the links between the documents as they are in the site.
+def moved(text: str, source: str, page: str) -> str:
+    """Returns the text of a document with the links to other documents as they are in the site.
 
     Args:
         text: The document.
-        depth: How many folders below docs/ it lies; -1 for one beside docs/.
+        source: Its path in the project.
+        page: Its path in the site.
 
-    >>> moved("[a](docs/own_data.md) [b](QUERIES.md)"), moved("[b](../QUERIES.md)", 0)
-    ('[a](own_data.md) [b](queries.md)', '[b](queries.md)')
+    >>> moved("[a](docs/own_data.md)", "README.md", "index.md"), moved("[b](../../QUERIES.md)", "docs/design/dag.md", "design/dag.md")
+    ('[a](own_data.md)', '[b](../queries.md)')
     """
-    sources = {source: name for name, source in BESIDE.items()}
-    up = "../" * (depth + 1)
+    pages = {source: name for name, source in BESIDE.items()}
 
     def link(found: re.Match[str]) -> str:
-        target = found[1].removeprefix(up) if depth >= 0 else found[1].removeprefix("docs/")
-        if target in sources:
-            return f"]({'../' * max(depth, 0)}{sources[target]})"
-        return f"]({target})" if depth < 0 else found[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        return f"]({posixpath.relpath(pages.get(target, target.removeprefix('docs/')), posixpath.dirname(page) or '.')})"
 
     return re.sub(r"\]\(([^)\s:#]+)\)", link, text)
 

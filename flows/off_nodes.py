@@ -32,7 +32,7 @@ def off_nodes(recipe: Recipe) -> dict[str, str]:
     """
     off: dict[str, str] = {}
     for node in pipeline():
-        if node.name not in recipe.imports and (reason := _own_reason(node.name, recipe) or _needs(node, off)):
+        if node.name not in recipe.imports and (reason := _own_reason(node, recipe) or _needs(node, off)):
             off[node.name] = reason
     if all(node.name in off for node in pipeline() if node.name not in reporting()):
         raise RecipeError(
@@ -55,13 +55,13 @@ def _unused_roles(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     return {node: config.unused_roles for node, config in recipe.sections.items() if config.unused_roles}
 
 
-def _own_reason(node: str, recipe: Recipe) -> str:
+def _own_reason(node: Node, recipe: Recipe) -> str:
     """Returns why a node is off whatever the other nodes are; empty if it is not."""
-    if node in recipe.off:
-        without = next(stage_of(one).without for one in pipeline() if one.name == node)
-        return f"turned off in the recipe{WITHOUT if without else ''}{without}: remove `{node}: off`"
-    config = recipe.sections.get(node)
-    return f"the recipe has no section {node}: write one" if config is None else config.off
+    if node.name in recipe.off:
+        without = stage_of(node).without
+        return f"turned off in the recipe{WITHOUT + without if without else ''}: remove `{node.name}: off`"
+    config = recipe.sections.get(node.name)
+    return f"the recipe has no section {node.name}: write one" if config is None else config.off
 
 
 def _needs(node: Node, off: Collection[str]) -> str:

@@ -215,6 +215,15 @@ def loam(*words: str, home: Path | None = None, check: bool = True, timeout: flo
     return done
 
 
+def python_in(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Returns a finished run of Python in a copy of the project, importing from it."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False, timeout=240
+    )  # fmt: skip
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done
+
+
 def behind_a_dead_proxy(environment: Mapping[str, str]) -> dict[str, str]:
     """An environment whose proxies answer nobody, and are named for every kind of connection. No exception names this machine."""
     plain = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import answered, copy_project
+from tests.conftest import answered, copy_project, python_in
 
 MODULE = '''
 """synthesize: rewords each document."""
@@ -87,11 +84,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loam(tree: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "flows.cli", *words, "--home", str(tree / "home")]
-    env = {**os.environ, "PYTHONPATH": str(tree)}
-    done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+    return python_in(tree, "-m", "flows.cli", *words, "--home", str(tree / "home")).stdout
 
 
 def test_it_stands_in_its_place_in_plan_trace_lineage_and_report(tree: Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT, answered, copy_project
+from tests.conftest import PROJECT, answered, copy_project, python_in
 
 MODULE = '''
 """lengths: how long the documents are."""
@@ -110,15 +108,6 @@ KEPT = {
 }
 
 
-def call(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Returns a finished run of Python in the tree, importing from it."""
-    done = subprocess.run(
-        [sys.executable, *words], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False, timeout=240
-    )  # fmt: skip
-    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns the project's files with three more: two new ones, and a section at the end of a recipe."""
@@ -146,12 +135,13 @@ def data_half(tree: Path) -> Path:
 
 
 def loam(tree: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    return call(tree, "-m", "flows.cli", *words, "--home", str(tree / "home"), code=code)
+    return python_in(tree, "-m", "flows.cli", *words, "--home", str(tree / "home"), code=code)
 
 
 def test_the_plan_of_a_recipe_has_the_new_node_before_the_report(tree: Path) -> None:
     nodes = [step["node"] for step in answered(loam(tree, "plan", "tiny", "--json").stdout)["steps"]]
-    before = [step["node"] for step in answered(call(PROJECT, "-m", "flows.cli", "plan", "tiny", "--json", "--home", str(tree / "empty")).stdout)["steps"]]  # fmt: skip
+    elsewhere = python_in(PROJECT, "-m", "flows.cli", "plan", "tiny", "--json", "--home", str(tree / "empty"))
+    before = [step["node"] for step in answered(elsewhere.stdout)["steps"]]
     assert [node for node in nodes if node != "lengths"] == before, "nothing else moved"
     assert nodes.index("extract") < nodes.index("lengths") < nodes.index("report")
 
@@ -170,11 +160,11 @@ def test_a_section_without_its_settings_is_refused_and_a_node_without_its_sectio
 
 
 def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
-    call(tree, "-m", "docs.reference")
+    python_in(tree, "-m", "docs.reference")
     assert "| `lengths` | documents | lengths | how long the documents are |" in (tree / "docs/stages.md").read_text()
     assert (
         "## text_lengths\n\nOf `lengths`. A row is a document with its length."
-        in call(tree, "-c", "from docs.reference import views; print(views())").stdout
+        in python_in(tree, "-c", "from docs.reference import views; print(views())").stdout
     )
     chosen = [
         "tests/stages/test_lengths.py",
@@ -183,7 +173,7 @@ def test_its_own_test_and_the_rules_for_stages_hold(tree: Path) -> None:
         "-k",
         "lengths or documents_say",
     ]
-    done = call(tree, "-m", "pytest", "-p", "no:cacheprovider", "-q", *chosen)
+    done = python_in(tree, "-m", "pytest", "-p", "no:cacheprovider", "-q", *chosen)
     assert " passed" in done.stdout or "[100%]" in done.stdout
 
 
@@ -211,4 +201,6 @@ def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
     (data_half / "home" / "lineage.duckdb").unlink()
     shutil.move(data_half / "home", data_half / "elsewhere")
     elsewhere = ["-m", "flows.cli", "lineage", "sql", sql, "--json", "--home", str(data_half / "elsewhere")]
-    assert answered(call(PROJECT, *elsewhere).stdout)["rows"] == wanted, "the manifests alone name the view: this program has no such stage"
+    assert answered(python_in(PROJECT, *elsewhere).stdout)["rows"] == wanted, (
+        "the manifests alone name the view: this program has no such stage"
+    )

@@ -1,4 +1,4 @@
-"""Builds the DeepSpeed config of a job, and what it must not do.
+"""Builds the DeepSpeed config of a job, and keeps DeepSpeed from building its own ops.
 
 Guarantee: all settings that are not named here keep DeepSpeed's default. Gradients are summed over ranks and micro-batches in fp32, in bf16
 too; without `communication_data_type`, DeepSpeed 0.19.8 sums the gradients of bf16 weights in bf16.

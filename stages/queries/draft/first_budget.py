@@ -21,7 +21,7 @@ CORE_FLOPS = 50e9
 OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (lm/model/peak_flops.py); a guess
 GPU_SHARE = 0.2  # of the peak that small models reach; large ones reach 0.4 (Llama 3, arXiv 2407.21783, table 4)
 BYTES_PER_TOKEN = 4  # of English text; other languages and small vocabularies have fewer
-FEWEST_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768
+MIN_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768
 FEW_EXAMPLES = 20  # below which a tenth, chosen by hash, may be none
 KEPT = 0.5  # share of the text that filter and dedup keep; a guess
 EPOCHS = 4
@@ -185,7 +185,7 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
 
 def fitting(sizes: tuple[int, ...], seq_len: int) -> float:
     """Returns the share of the examples that are surely short enough for a context. sizes: bytes of a sample; empty: all are."""
-    return sum(size <= FEWEST_BYTES_PER_TOKEN * seq_len for size in sizes) / len(sizes) if sizes else 1.0
+    return sum(size <= MIN_BYTES_PER_TOKEN * seq_len for size in sizes) / len(sizes) if sizes else 1.0
 
 
 def gpu_flops(names: tuple[str, ...]) -> float:
