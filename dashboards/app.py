@@ -21,14 +21,14 @@ from urllib.parse import urlencode
 
 from dashboards.guard import local_only
 from dashboards.page import DashboardPage, PageVisit, all_pages, page_html
-from stages.core.contract.errors import StageError
-from stages.processes import termination_raises
+from stages.record.contract.errors import StageError
+from stages.record.processes import termination_raises
 
 if TYPE_CHECKING:
     from fastapi import Request, Response
     from starlette.types import ASGIApp
 
-    from stages.core.contract.declaration import Stage
+    from stages.record.contract.declaration import Stage
 
 REFRESH_S = 10
 MAX_HEAD_BYTES = 1 << 16

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.core.contract.report_section import figure
-from stages.core.contract.states import NodeState
-from stages.core.index import database
-from stages.queries.tracing.document_rows import in_files
-from stages.text.web.chart import line_chart, thinned
+from stages.evaluation.charts.chart import line_chart, thinned
+from stages.questions.tracing.document_rows import in_files
+from stages.record.contract.report_section import figure
+from stages.record.contract.states import NodeState
+from stages.record.index import database
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Stage
-    from stages.queries.lineage import RunRow
+    from stages.questions.lineage import RunRow
+    from stages.record.contract.declaration import Stage
 
 STATE_CLASS: dict[str, str] = {
     NodeState.BUILT: "good",

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dashboards.pages
-from stages.core.contract.errors import LoamError, StageError
+from stages.record.contract.errors import LoamError, StageError
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Stage
+    from stages.record.contract.declaration import Stage
 
 FRAME = """
 <h1>Loam</h1>
@@ -62,7 +62,7 @@ class DashboardPage:
     Attributes:
         path: Path of its address, such as "/node".
         title: Text of its link in the navigation. A page without a title has no link there.
-        template: Jinja2 template of the body. It reads the values of `content`, and has the macros of stages/text/web/theme.py.
+        template: Jinja2 template of the body. It reads the values of `content`, and has the macros of stages/evaluation/charts/theme.py.
         content: Function from a visit to what the page shows. A LoamError that it raises is shown instead of the body.
     """
 
@@ -98,7 +98,7 @@ def page_html(page: DashboardPage, pages: tuple[DashboardPage, ...], visit: Page
         pages: All pages, for the navigation.
         visit: The request.
     """
-    from stages.text.web.theme import render
+    from stages.evaluation.charts.theme import render
 
     content, problem = PageContent(), ""
     try:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.pipeline import pipeline, stage_of
-from stages.queries.recipe_settings import recipe_settings
-from stages.text.quality.rules import RULES
+from stages.corpus.filter.rules import RULES
+from stages.questions.recipe_settings import recipe_settings
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -38,7 +38,7 @@ without a default. `--set KEY=VALUE` changes a key for one run.
 RULES_HEAD = """## The rules of the filter
 
 The filter applies the rules in this order. The first rule that a document breaks gives the reason. A rule is one entry of a list in
-`stages/text/quality/rules.py`. The settings, their help, the decisions, `loam what-if` and this table are made from that list. "-" marks a
+`stages/corpus/filter/rules.py`. The settings, their help, the decisions, `loam what-if` and this table are made from that list. "-" marks a
 rule without a setting.
 """
 VIEWS_HEAD = """# Views

@@ -12,12 +12,12 @@ from typing import Any
 
 from flows.off_nodes import causes, left_out
 from flows.pipeline import downstream, models, pipeline, skipped_nodes
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe
-from stages.core.contract.recipe_errors import following, refuse_all
-from stages.core.store.external import external_fields
-from stages.queries.planned_ranges import announced_phases
-from stages.settings import StageConfig
+from stages.questions.planned_ranges import announced_phases
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import Recipe
+from stages.record.contract.recipe_errors import following, refuse_all
+from stages.record.settings import StageConfig
+from stages.record.store.external import external_fields
 
 Sections = Mapping[str, Any]
 """node -> config. The config classes of the stages are not imported here, so a config is typed as Any."""

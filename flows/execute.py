@@ -1,6 +1,6 @@
 """Runs the nodes of a pipeline in order, each through the function `perform`, and records the run. Does not import Prefect.
 
-The lines of the nodes also go to the run's log (stages/core/run/run_log.py). An error gets a note that names the log.
+The lines of the nodes also go to the run's log (stages/record/run/run_log.py). An error gets a note that names the log.
 Guarantee: the run's record names how the run ended, also after an error or an interruption, and the index contains what was published.
 If a full disk prevents this, the run counts as killed, and the next update of the index adds what is missing.
 """
@@ -14,26 +14,23 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.opened_recipe import Session, refuse_unbuilt
-from flows.pipeline import pipeline, stage_of
 from flows.progress import WATCHER, announced, recorded
-from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.errors import LoamError, RecipeError, StageError
-from stages.core.contract.secrets import redact, redacted
-from stages.core.contract.states import NodeState, RunState
-from stages.core.index import database
-from stages.core.replays.blame_node import blame_node
-from stages.core.run import openlineage
-from stages.core.run.node_job import NodeJob, prepare
-from stages.core.run.run_log import Write, log_path, run_log
-from stages.core.run.runner import Event, Report, Result, run_node
-from stages.core.store import continued_run, manifest, runs
-from stages.core.tables.training_tables import Blame
-from stages.processes import connect_to_loopback_directly
-from stages.queries.plan import Step
+from stages.questions.plan import Step
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.errors import LoamError, StageError
+from stages.record.contract.secrets import redact, redacted
+from stages.record.contract.states import NodeState, RunState
+from stages.record.index import database
+from stages.record.processes import connect_to_loopback_directly
+from stages.record.run import openlineage
+from stages.record.run.node_job import NodeJob, prepare
+from stages.record.run.run_log import Write, log_path, run_log
+from stages.record.run.runner import Event, Report, Result, run_node
+from stages.record.store import continued_run, manifest, runs
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
 NETWORK_ERRORS = (ConnectionError, TimeoutError)
@@ -147,42 +144,11 @@ def run_one(session: Session, node: str, perform: Perform, command: Mapping[str,
     Returns:
         The run id.
     """
-    target, ready = _target(session, node)
+    target, ready = target_of(session, node)
     return run_nodes(session, [target], perform, command, [node] if force else [], ready)
 
 
-def blame(session: Session, node: str, step: int, report: Report) -> Blame:
-    """Finds the documents that cause what a training step showed. Changes nothing in the home; makes no run.
-
-    Args:
-        session: the recipe and the home.
-        node: the node.
-        step: the training step, from 1.
-        report: receives the events of the replay.
-
-    Returns:
-        The documents of the step, worst first, with their URLs.
-
-    Raises:
-        RecipeError: the node trains no model.
-    """
-    from stages.queries.tracing.trace import urls_of
-
-    refuse_unbuilt(session, [node])
-    if (stage := session.steps(node)[-1].stage).blame is None:
-        train = ", ".join(one.name for one in pipeline() if stage_of(one).blame)
-        raise RecipeError(f"--blame judges a step of a training, but {node} does not train.", do=f"Name one of these nodes: {train}.")
-    target, ready = _target(session, node)
-    recipe, inputs = session.recipe, {role: ready[read] for role, read in target.reads.items() if read in ready}
-    job = prepare(session.home, node, stage, recipe.sections[node], recipe.seed, recipe.runtime, inputs)
-    found = blame_node(session.home, job, step, report)
-    database.update(session.home)
-    made_from = [manifest.artifact_id(artifact) for artifact in inputs.values()]
-    urls = urls_of(session.home, made_from, sorted({part.doc_id for part in found.parts}))
-    return replace(found, parts=tuple(replace(part, url=urls.get(part.doc_id, "")) for part in found.parts))
-
-
-def _target(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
+def target_of(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
     """Returns the step of one node, and the artifacts of the nodes before it.
 
     Raises:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from flows.pipeline import LeftOut, Node, passed_through, pipeline, reporting, stage_of, whole_run
-from stages.core.contract.declaration import WITHOUT
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe
+from stages.record.contract.declaration import WITHOUT
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import Recipe
 
 
 def off_nodes(recipe: Recipe) -> dict[str, str]:

@@ -11,20 +11,20 @@ from pathlib import Path
 from flows.contradictions import refuse_contradictions
 from flows.off_nodes import left_out, refuse_off
 from flows.pipeline import WHOLE, LeftOut, config_classes, downstream, pipeline, skipped_nodes, stage_of, upstream, whole_run
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, VerificationError
-from stages.core.contract.recipe import Recipe, find_recipe, load_recipe
-from stages.core.contract.secrets import redact
-from stages.core.contract.states import READY, NodeState
-from stages.core.index import lookup
-from stages.core.run import outbox
-from stages.core.store import integrity
-from stages.core.store.continued_run import built_again
-from stages.core.store.home import OTHER_HOME, refuse_odd
-from stages.core.trackers.tracker import refuse_missing_packages
-from stages.queries.imported import imported_artifacts, refuse_missing_headers, refuse_unfit_replay
-from stages.queries.plan import Plan, Step, make_plan
-from stages.queries.planned_ranges import REFUSED
+from stages.questions.imported import imported_artifacts, refuse_missing_headers, refuse_unfit_replay
+from stages.questions.plan import Plan, Step, make_plan
+from stages.questions.planned_ranges import REFUSED
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, VerificationError
+from stages.record.contract.recipe import Recipe, find_recipe, load_recipe
+from stages.record.contract.secrets import redact
+from stages.record.contract.states import READY, NodeState
+from stages.record.index import lookup
+from stages.record.run import outbox
+from stages.record.store import integrity
+from stages.record.store.continued_run import built_again
+from stages.record.store.home import OTHER_HOME, refuse_odd
+from stages.training.trackers.tracker import refuse_missing_packages
 
 REFUSING = {"mix": "mixture", "pretrain": "pretraining"}
 """Node -> the row of a plan's size that says that it will be refused."""

@@ -10,18 +10,19 @@ Cost: the first call imports the stage modules, which takes about as long as rea
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import stages
-from stages.core.contract.errors import RecipeError, StageError
+from stages.record.contract.errors import RecipeError, StageError
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Stage
-    from stages.settings import StageConfig
+    from stages.record.contract.declaration import Stage
+    from stages.record.settings import StageConfig
+
+STAGES = Path(__file__).resolve().parents[1] / "stages"
 
 
 @dataclass(frozen=True)
@@ -95,21 +96,22 @@ def _dag() -> Dag:
 
 
 def discovered() -> Iterator[Stage]:
-    """Yields the stages that modules of the folder stages/ declare, sorted by name. Modules without `STAGE` are skipped.
+    """Yields the stages, sorted by name: `stages/ROOM/NAME.py`, or `stages/ROOM/NAME/stage.py` of a stage with modules of its own.
 
     Raises:
-        StageError: the name of a stage differs from the name of its module.
+        StageError: the name of a stage differs from the name of its file or folder, or is that of another stage.
     """
-    for module in sorted(found.name for found in pkgutil.iter_modules(stages.__path__) if not found.ispkg):
-        stage: Stage | None = getattr(importlib.import_module(f"stages.{module}"), "STAGE", None)
-        if stage is not None and stage.name != module:
-            raise StageError(
-                f"The stage in {module}.py calls itself {stage.name!r}.",
-                where=f"stages/{module}.py",
-                do="Give file and stage one name.",
-            )
-        if stage is not None:
-            yield stage
+    modules = [path for path in STAGES.glob("*/*.py") if b"\nSTAGE = " in path.read_bytes()]
+    paths = {path: path.stem for path in modules} | {path: path.parent.name for path in STAGES.glob("*/*/stage.py")}
+    seen: set[str] = set()
+    for path, name in sorted(paths.items(), key=lambda named: named[1]):
+        where = path.relative_to(STAGES.parent)
+        stage: Stage = importlib.import_module(".".join(where.with_suffix("").parts)).STAGE
+        if stage.name != name or name in seen:
+            does = "calls itself" if stage.name != name else "has the name of another stage,"
+            raise StageError(f"The stage in {where} {does} {stage.name!r}.", where=str(where), do="Give file and stage one name.")
+        seen.add(name)
+        yield stage
 
 
 def derived(declared: Mapping[str, Stage]) -> Dag:
@@ -163,7 +165,7 @@ def _expanded(declared: Mapping[str, Stage], trained: Mapping[str, str], order: 
         if unknown := sorted(set(made.inputs.values()) - set(nodes)):
             raise StageError(
                 f"{made.name} reads {unknown[0]!r}, which is not a node.",
-                where=f"stages/{made.stage_name}.py: STAGE.inputs",
+                where=f"the stage {made.stage_name}: STAGE.inputs",
                 do=f"The nodes are: {', '.join(nodes)}.",
             )
     return nodes

@@ -19,7 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from stages.core.store.files import write_durably
+from stages.record.store.files import write_durably
 
 AUTH = "PREFECT_API_AUTH_STRING"
 PROFILE = "loam"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dashboards.guard import local_only
-from stages.core.contract.errors import StageError
+from stages.record.contract.errors import StageError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -24,8 +24,8 @@ from pathlib import Path
 from flows.opened_recipe import ROOT
 from flows.prefect_access import AUTH, new_auth, private_folder, profiles_path, written_for_another
 from flows.prefect_environment import prefect_settings
-from stages.core.contract.errors import StageError
-from stages.processes import die_with_parent, free_port, lock_file
+from stages.record.contract.errors import StageError
+from stages.record.processes import die_with_parent, free_port, lock_file
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 15

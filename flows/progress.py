@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
-from stages.core.contract.printable import one_line
+from stages.record.contract.printable import one_line
 
 if TYPE_CHECKING:
-    from stages.core.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
+    from stages.record.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
 SHOWN_REASONS = 6
@@ -77,7 +77,7 @@ def observed(report: Report) -> Iterator[None]:
 
 def announced(node: str, work: Callable[[Report], Result]) -> Result:
     """Returns the result of a node's work. The observers of the moment see its start, its events and its end."""
-    from stages.core.run.runner import Event
+    from stages.record.run.runner import Event
 
     report = WATCHER.get()
     report(Event("start", node, {}))
@@ -138,7 +138,7 @@ def record_counts_text(unit: str, rows_in: int, kept: int, changed: int, dropped
 
 def end_values(result: Result) -> EventValues:
     """Returns the values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
-    from stages.core.contract.declaration import unit_of
+    from stages.record.contract.declaration import unit_of
 
     manifest = result.artifact.manifest
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]

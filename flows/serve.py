@@ -17,8 +17,8 @@ from flows.opened_recipe import ROOT
 from flows.prefect_access import AUTH, home_auth, profiles_path
 from flows.prefect_environment import prefect_settings
 from flows.prefect_server import STOP_TIMEOUT_S, api_url, main_database, prepare_child, say_served, start_server, stop, wait_until_healthy
-from stages.core.contract.errors import StageError
-from stages.core.contract.secrets import STRUCK
+from stages.record.contract.errors import StageError
+from stages.record.contract.secrets import STRUCK
 
 POOL = "loam"
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h

@@ -21,10 +21,10 @@ from prefect.states import Completed
 
 from flows.execute import perform_here
 from flows.progress import line_of, observed
-from stages.core.contract.states import NodeState
-from stages.core.index.schema import record_count_rows
-from stages.core.run.runner import Event, Report, Result
-from stages.core.store.runs import read_run
+from stages.record.contract.states import NodeState
+from stages.record.index.schema import record_count_rows
+from stages.record.run.runner import Event, Report, Result
+from stages.record.store.runs import read_run
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -20,12 +20,12 @@ import pytest
 
 from flows.off_nodes import left_out
 from flows.pipeline import config_classes, pipeline, stage_of, whole_run
-from stages.core.contract.declaration import ROWS, Artifact, Stage
-from stages.core.contract.recipe import load_recipe, validated
-from stages.core.contract.runtime import Runtime
-from stages.core.run.node_job import prepare
-from stages.core.run.runner import Event, run_node
-from stages.core.store import manifest
+from stages.record.contract.declaration import ROWS, Artifact, Stage
+from stages.record.contract.recipe import load_recipe, validated
+from stages.record.contract.runtime import Runtime
+from stages.record.run.node_job import prepare
+from stages.record.run.runner import Event, run_node
+from stages.record.store import manifest
 from tests.made.real import NOT_HERE, real_folder
 from tests.made.variants import Data
 
@@ -48,7 +48,7 @@ SHARED = {
     ),
 }  # fmt: skip
 """Fixtures of the whole session that take long to build -> the files that use them. These run in one process, and first."""
-LONG = ("tests/golden", "tests/lm/train", "tests/flows", "tests/core/index")
+LONG = ("tests/golden", "tests/training/loop", "tests/flows", "tests/record/index")
 """Folders whose files take longest. They come before the others, so that both processes end at about the same time."""
 
 
@@ -183,7 +183,7 @@ def refuse_undeclared(stage: Stage, folder: Path) -> None:
     """Every Parquet file of an artifact is a side table of its stage, with the declared columns and types."""
     import pyarrow.parquet as pq
 
-    from stages.core.tables.parquet import schema
+    from stages.record.tables.parquet import schema
 
     declared = {table.name: table for table in stage.tables}
     for path in folder.rglob("*.parquet"):

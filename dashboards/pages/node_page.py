@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from dashboards.data import NodeRun, node_runs
 from dashboards.page import DashboardPage, PageContent, PageVisit
-from stages.core.contract.errors import LoamError
-from stages.queries.stage_description import StageDescription, describe
+from stages.questions.stage_description import StageDescription, describe
+from stages.record.contract.errors import LoamError
 
 TEMPLATE = """
 {% set about = content.description %}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from dashboards.data import MAX_RUNS, ShownNode, artifact_lines, chosen_run, loss_charts, node_lines, score_lines
 from dashboards.page import DashboardPage, PageContent, PageVisit
-from stages.core.contract.states import RunState
-from stages.queries.lineage import RunRow, run_rows
+from stages.questions.lineage import RunRow, run_rows
+from stages.record.contract.states import RunState
 
 TEMPLATE = """
 {% set chosen = content.chosen %}

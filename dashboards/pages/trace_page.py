@@ -2,7 +2,7 @@
 
 It shows what `loam trace --text` prints. A text that a model wrote has a link that fills it in.
 Limit: the text is a part of the address, as the other choices of a page are, so it is in the browser's history. MAX_CHARS bounds the address.
-Cost: that of stages/queries/tracing/trace_text.py, per request.
+Cost: that of stages/questions/tracing/trace_text.py, per request.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from dashboards.data import MAX_RUNS, WrittenText, chosen_run, written_texts
 from dashboards.page import DashboardPage, PageContent, PageVisit
-from stages.core.contract.errors import LoamError, RecipeError
-from stages.queries.lineage import RunRow, run_rows
-from stages.queries.tracing.indexed_texts import texts_of
-from stages.queries.tracing.trace_lines import KINDS, became, counted, kinds_named, listed, not_searched_lines
-from stages.queries.tracing.trace_start import Start, start
-from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
+from stages.questions.lineage import RunRow, run_rows
+from stages.questions.tracing.indexed_texts import texts_of
+from stages.questions.tracing.trace_lines import KINDS, became, counted, kinds_named, listed, not_searched_lines
+from stages.questions.tracing.trace_start import Start, start
+from stages.questions.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
+from stages.record.contract.errors import LoamError, RecipeError
 
 MAX_CHARS = 4096
 """Characters of a text. In an address a character takes up to 12 bytes, and the server accepts a head of 64 KiB (dashboards/app.py)."""

@@ -46,10 +46,11 @@ from flows.cli import (
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
-from flows.trials import decide_command, sweep_commands
-from stages.core.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
-from stages.core.contract.secrets import redact
-from stages.processes import connect_to_loopback_directly
+from flows.trials.decide import decide_command
+from flows.trials.sweep import sweep_commands
+from stages.record.contract.errors import LoamError, RecipeError, of_a_file, of_the_disk
+from stages.record.contract.secrets import redact
+from stages.record.processes import connect_to_loopback_directly
 
 if TYPE_CHECKING:
     from inspect import BoundArguments

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flows.cli.printing import print_table, say
 
 if TYPE_CHECKING:
-    from stages.queries.compare import RunsOverview, ScoreDifference, SizeDifference
+    from stages.questions.compare import RunsOverview, ScoreDifference, SizeDifference
 
 ROWS = 16
 """Rows of the three tables together."""

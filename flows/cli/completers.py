@@ -34,7 +34,7 @@ def nodes(context: CompletionContext) -> list[str]:
 def settings(context: CompletionContext) -> list[str]:
     """Returns the sections of a recipe, and every key."""
     from flows.pipeline import pipeline, stage_of
-    from stages.queries.recipe_settings import recipe_settings
+    from stages.questions.recipe_settings import recipe_settings
 
     sections = recipe_settings({node.name: stage_of(node) for node in pipeline()})
     return [name for section in sections for name in (section.name, *section.alike, *(one.name for one in section.settings))]
@@ -57,7 +57,7 @@ def artifacts_and_runs(context: CompletionContext) -> list[str]:
 
 def _names(context: CompletionContext, sql: str) -> list[str]:
     from flows.opened_recipe import default_home
-    from stages.core.index import database
+    from stages.record.index import database
 
     home = default_home(context["--home"].raw or "")
     if not (home / database.FILE).is_file():

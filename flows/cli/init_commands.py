@@ -15,11 +15,11 @@ from cyclopts import Parameter
 
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import answer, print_table, say
-from stages.core.contract.errors import RecipeError
+from stages.record.contract.errors import RecipeError
 
 if TYPE_CHECKING:
-    from stages.queries.draft.inspect_files import InspectedFile
-    from stages.queries.draft.recipe_draft import RecipeDraft
+    from stages.questions.draft.inspect_files import InspectedFile
+    from stages.questions.draft.recipe_draft import RecipeDraft
 
 SHOWN = 40  # files in the table
 
@@ -43,11 +43,11 @@ def init(
         RecipeError: there is nothing to train or evaluate on, or the recipe cannot be written.
     """
     from flows.pipeline import pipeline, stage_of
-    from stages.core.contract.environment import hardware
-    from stages.core.store.names import refuse_name
-    from stages.queries.draft.first_budget import LocalMachine
-    from stages.queries.draft.inspect_files import inspect_files
-    from stages.queries.draft.recipe_draft import draft_recipe
+    from stages.questions.draft.first_budget import LocalMachine
+    from stages.questions.draft.inspect_files import inspect_files
+    from stages.questions.draft.recipe_draft import draft_recipe
+    from stages.record.contract.environment import hardware
+    from stages.record.store.names import refuse_name
 
     path = Path(out)
     name = refuse_name(path.stem, "The recipe's name", where=f"--out {out}", rename="Name the file")

@@ -12,10 +12,10 @@ from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, whole
 from flows.cli.printing import answer, print_table, say
 from flows.progress import size_text
-from stages.core.contract.errors import RecipeError
+from stages.record.contract.errors import RecipeError
 
 if TYPE_CHECKING:
-    from stages.core.replays.replay_run import Draw
+    from flows.audit.replay_run import Draw
 
 UNRECORDED_SHOWN = 10  # artifacts that are named
 KEPT_BY_GC = (
@@ -35,7 +35,7 @@ def name(
     common: Common = COMMON,
 ) -> None:
     """Give an artifact or a run a name."""
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     meant = lineage.give_name(common.folder(), target, name, move)
     answer(common, {"name": name, "target": meant}, lambda: say(f"{name} is {meant}"))
@@ -64,11 +64,11 @@ def verify(
     Returns:
         The exit code: 3 if a manifest, a run's record, a file or a window differs.
     """
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     home, asked = common.folder(), _asked_windows(replay, seed, windows)
     if asked is not None:
-        from flows.checkpoint_replay import refuse_no_checkpoint
+        from flows.audit.checkpoint_replay import refuse_no_checkpoint
 
         refuse_no_checkpoint(home, name, asked)
     checked, wrong = lineage.verify(home, name)
@@ -78,8 +78,8 @@ def verify(
         lines += ["nothing was trained again, because the files differ"] if asked else []
         answer(common, {"files": checked, "wrong": wrong, "unrecorded": unrecorded, "replay": None}, lambda: say("\n".join(lines)))
         return 3 if wrong else 0
-    from flows.checkpoint_replay import replayed_windows
-    from stages.core.contract.states import WindowState
+    from flows.audit.checkpoint_replay import replayed_windows
+    from stages.record.contract.states import WindowState
 
     found = replayed_windows(home, name, asked)
     differ = sum(window.state == WindowState.OTHER for window in found.windows)
@@ -110,7 +110,7 @@ def _asked_windows(replay: int, seed: int | None, windows: str) -> Draw | tuple[
     Raises:
         RecipeError: The options contradict each other, or --windows has no numbers.
     """
-    from stages.core.replays.replay_run import Draw
+    from flows.audit.replay_run import Draw
 
     if not windows:
         return Draw(replay, seed) if replay else None
@@ -131,7 +131,7 @@ def reindex(*, common: Common = COMMON) -> None:
     Raises:
         RecipeError: the home has no artifacts.
     """
-    from stages.core.index import database
+    from stages.record.index import database
 
     home = common.folder()
     if not (home / "artifacts").is_dir():
@@ -155,10 +155,10 @@ def import_command(
 ) -> None:
     """Import files, or an artifact of another home, as the artifact of a node."""
     from flows.pipeline import stage_of, upstream
-    from stages.core.contract.declaration import unit_of
-    from stages.core.run.import_artifact import import_artifact
-    from stages.core.store import manifest
-    from stages.core.store.names import all_names, give_name, refuse_taken
+    from stages.record.contract.declaration import unit_of
+    from stages.record.run.import_artifact import import_artifact
+    from stages.record.store import manifest
+    from stages.record.store.names import all_names, give_name, refuse_taken
 
     declared, home = upstream([node])[-1], common.folder()
     if not all_names(home).get(name, "").startswith(f"{declared.name}/"):  # else this may be the same import again, with the same name
@@ -198,8 +198,8 @@ def gc(
     given name needs, imports, and the scratch that an unfinished run would continue from, with what that is made from; it removes all
     else, also what older recorded runs hold.
     """
-    from stages.core.run.gc import collect, collectable, kept_scratch, runs_that_lose
-    from stages.queries.keeping.scratch_content import scratch_content
+    from stages.questions.scratch_content import scratch_content
+    from stages.record.run.gc import collect, collectable, kept_scratch, runs_that_lose
 
     home = common.folder()
     rows, freed = collect(home, keep_runs, drop, scratch_content) if yes else (collectable(home, keep_runs, drop, scratch_content), 0)

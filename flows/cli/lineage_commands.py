@@ -11,14 +11,14 @@ from flows.cli.options import COMMON, AnyName, ArtifactName, Command, Common, No
 from flows.cli.printing import answer, answer_rows, print_nested, print_table, say, with_settings
 
 if TYPE_CHECKING:
-    from stages.queries.affected import Affected
+    from stages.questions.affected import Affected
 
 COPIES_SHOWN = 50
 
 
 def show(name: AnyName, /, *, common: Common = COMMON) -> None:
     """Show one artifact or run."""
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     found = lineage.show(common.folder(), name)
     answer(common, found, lambda: print_nested(found))
@@ -26,28 +26,28 @@ def show(name: AnyName, /, *, common: Common = COMMON) -> None:
 
 def names(*, common: Common = COMMON) -> None:
     """List all given names."""
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     answer_rows(common, lineage.name_rows(common.folder()))
 
 
 def up(name: ArtifactName, /, *, common: Common = COMMON) -> None:
     """List everything an artifact was made from."""
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     answer_rows(common, lineage.up(common.folder(), name))
 
 
 def down(name: ArtifactName, /, *, common: Common = COMMON) -> None:
     """List everything made from an artifact."""
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     answer_rows(common, lineage.down(common.folder(), name))
 
 
 def diff(a: ArtifactName, b: ArtifactName, /, *, common: Common = COMMON) -> None:
     """List what differs between two artifacts."""
-    from stages.queries import compare
+    from stages.questions import compare
 
     rows = compare.diff(common.folder(), a, b)
     answer(common, rows, lambda: print_table(with_settings(rows)))
@@ -57,7 +57,7 @@ def why(node: Node, recipe: Recipe, /, *, settings: Settings = (), common: Commo
     """Explain why a node of a recipe is cached or missing."""
     from flows.opened_recipe import open_session
     from flows.pipeline import upstream
-    from stages.core.store.files import only_reading
+    from stages.record.store.files import only_reading
 
     upstream([node])
     with only_reading():
@@ -79,7 +79,7 @@ def affected(
     common: Common = COMMON,
 ) -> None:
     """List artifacts and checkpoints that hold documents of matching URLs, or copies of them."""
-    from stages.queries.affected import affected as affected_by
+    from stages.questions.affected import affected as affected_by
 
     found = affected_by(common.folder(), url_pattern)
     answer(common, {"artifacts": found.artifacts, "copies": found.copies}, lambda: _print_affected(found, url_pattern))
@@ -113,8 +113,8 @@ def sql(
     common: Common = COMMON,
 ) -> None:
     """Run one SELECT over the tables and views of the record; it reads nothing else."""
-    from stages.core.index import database
-    from stages.core.index.sql_guard import QueryLimits
+    from stages.record.index import database
+    from stages.record.index.sql_guard import QueryLimits
 
     rows, more = database.select(common.folder(), select, QueryLimits(rows=max_rows, seconds=max_seconds))
     answer(common, {"rows": rows, "truncated": more}, lambda: print_table(rows))

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING
 
 from flows.cli.options import Common
-from stages.core.contract.printable import one_line, printable
+from stages.record.contract.printable import one_line, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,14 +11,14 @@ from cyclopts import Group, Parameter
 from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, AnyName, ArtifactName, Command, Common, Settings, whole
 from flows.cli.printing import answer, print_table, say, with_settings, written
-from stages.core.contract.errors import RecipeError
+from stages.record.contract.errors import RecipeError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stages.queries.tracing.trace_start import Start
-    from stages.queries.tracing.traced import BatchRow, OutcomeRow, SequenceRow
-    from stages.queries.weights import WeightsComparison
+    from stages.questions.tracing.trace_start import Start
+    from stages.questions.tracing.traced import BatchRow, OutcomeRow, SequenceRow
+    from stages.questions.weights import WeightsComparison
 
 WHAT = Group("What to trace: exactly one of", sort_key=1)
 WHERE = Group("In which run or artifact: at most one of", sort_key=2)
@@ -76,9 +76,9 @@ def trace(
     Raises:
         RecipeError: the options contradict each other.
     """
-    from stages.queries.tracing import trace as tracing
-    from stages.queries.tracing.trace_lines import document_lines
-    from stages.queries.tracing.trace_start import start
+    from stages.questions.tracing import trace as tracing
+    from stages.questions.tracing.trace_lines import document_lines
+    from stages.questions.tracing.trace_start import start
 
     if what.given() != 1:
         raise RecipeError(
@@ -108,8 +108,8 @@ def trace(
 
 def _traced_rows(home: Path, of: Start, what: TraceSubject) -> Sequence[BatchRow | SequenceRow | OutcomeRow] | None:
     """Returns the rows of an answer that is a table; None if the answer is none."""
-    from stages.queries.tracing import trace as tracing
-    from stages.queries.tracing.outcomes import outcomes
+    from stages.questions.tracing import trace as tracing
+    from stages.questions.tracing.outcomes import outcomes
 
     if what.step is not None:
         return tracing.trace_step(home, of, what.step)
@@ -120,8 +120,8 @@ def _traced_rows(home: Path, of: Start, what: TraceSubject) -> Sequence[BatchRow
 
 def _trace_text(common: Common, home: Path, of: Start, text: str, min_words: int) -> None:
     """Answers where a text comes from."""
-    from stages.queries.tracing.trace_lines import span_lines
-    from stages.queries.tracing.trace_text import trace_text
+    from stages.questions.tracing.trace_lines import span_lines
+    from stages.questions.tracing.trace_text import trace_text
 
     found = trace_text(home, of, text, min_words)
     told = {"from": of.named(), "searched": found.searched, "not_searched": found.not_searched, "spans": found.spans}
@@ -142,9 +142,9 @@ def compare(
     common: Common = COMMON,
 ) -> None:
     """Compare two runs (scores, settings, data), or the weights of two checkpoints or models."""
-    from stages.queries import compare as comparing
-    from stages.queries.lineage import read
-    from stages.queries.weights import compare_weights
+    from stages.questions import compare as comparing
+    from stages.questions.lineage import read
+    from stages.questions.weights import compare_weights
 
     home = common.folder()
     if not comparing.are_runs(home, a, b):
@@ -175,9 +175,9 @@ def _print_weights(found: WeightsComparison) -> None:
 def what_if(artifact: ArtifactName, /, *, settings: Settings = (), common: Common = COMMON) -> None:
     """Compute what the filter would keep, or boilerplate would remove, at other thresholds, without a rerun."""
     from flows.pipeline import pipeline, stage_of
-    from stages.core.index import lookup
-    from stages.queries.what_if import what_if as compute
-    from stages.queries.what_if_bodies import what_if_bodies
+    from stages.questions.what_if import what_if as compute
+    from stages.questions.what_if_bodies import what_if_bodies
+    from stages.record.index import lookup
 
     stages_of = {node.name: stage_of(node) for node in pipeline()}
     if lookup.latest_artifact(common.folder(), artifact)["stage"] == "boilerplate":
@@ -204,7 +204,7 @@ def report(
     common: Common = COMMON,
 ) -> None:
     """Print the path of a run's report."""
-    from stages.queries.lineage import report_path
+    from stages.questions.lineage import report_path
 
     path = report_path(common.folder(), run)
     answer(common, {"report": str(path)}, lambda: say(path))

@@ -20,8 +20,8 @@ from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings, w
 from flows.cli.printing import answer, print_table, say
 from flows.cli.run_end import answer_run
 from flows.progress import duration_text, size_text
-from stages.core.contract.errors import RecipeError
-from stages.processes import termination_raises
+from stages.record.contract.errors import RecipeError
+from stages.record.processes import termination_raises
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from flows.execute import Perform
     from flows.opened_recipe import Session
     from flows.prefect_events.event_sender import ShownAs
-    from stages.core.contract.recipe import Recipe as CheckedRecipe
-    from stages.queries.estimate import Estimate
+    from stages.questions.estimate import Estimate
+    from stages.record.contract.recipe import Recipe as CheckedRecipe
 
 
 class TerminatedError(BaseException):
@@ -71,8 +71,8 @@ def run(
     from flows.execute import perform_here, run_nodes
     from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
     from flows.prefect_events.event_sender import ShownAs
-    from stages.core.contract.states import NodeState
-    from stages.core.store.continued_run import refuse_taken
+    from stages.record.contract.states import NodeState
+    from stages.record.store.continued_run import refuse_taken
 
     session = open_session(recipe, settings, common.home)
     plan = session.plan(until)
@@ -113,9 +113,9 @@ def plan(
         The exit code: 2 if the run will be refused.
     """
     from flows.opened_recipe import open_session, refuse_announced, refuse_damaged, refuse_missing
-    from stages.core.store.files import only_reading
-    from stages.queries.estimate import estimate_nodes
-    from stages.queries.training_size import training_size
+    from stages.questions.estimate import estimate_nodes
+    from stages.questions.training_size import training_size
+    from stages.record.store.files import only_reading
 
     with only_reading():
         session = open_session(recipe, settings, common.home)
@@ -186,7 +186,7 @@ def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, st
         estimates: The nodes to build.
         home: The home folder, for the space that is free there.
     """
-    from stages.core.contract.environment import hardware
+    from stages.record.contract.environment import hardware
 
     found = [estimate for estimate in estimates if estimate.like]
     without = [estimate.node for estimate in estimates if not estimate.like]
@@ -290,7 +290,7 @@ def _run_shown(common: Common, home: Path, prefect: bool, shown_as: ShownAs, wor
 
 
 def _blame(session: Session, node: str, step: int, common: Common) -> int:
-    from flows.execute import blame
+    from flows.audit.blame_node import blame
     from flows.progress import WATCHER, watching
 
     with termination_raises(TerminatedError), watching():

@@ -18,7 +18,7 @@ from flows.cli.printing import answer, print_table, say
 from flows.progress import duration_text
 
 if TYPE_CHECKING:
-    from stages.queries.lineage import NodeRow, RunRow
+    from stages.questions.lineage import NodeRow, RunRow
 
 PROMPT, QUESTION = "Once upon a time", "What can you tell me?"
 NEW_TOKENS = 50
@@ -32,7 +32,7 @@ def answer_run(common: Common, home: Path, run_id: str) -> None:
         home: the home folder.
         run_id: the run that ended.
     """
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     nodes = lineage.node_rows(home, run_id)
     report = next((home / "artifacts" / row["artifact_id"] for row in nodes if row["node"] == "report"), None)
@@ -97,10 +97,10 @@ def next_commands(home: Path, run: RunRow, nodes: Sequence[NodeRow], complete: b
         nodes: its nodes.
         complete: whether the run has a report.
     """
-    from stages.core.contract.states import NodeState
-    from stages.core.store import manifest
-    from stages.queries.lineage import run_before
-    from stages.queries.tracing.outcomes import dropped_document
+    from stages.questions.lineage import run_before
+    from stages.questions.tracing.outcomes import dropped_document
+    from stages.record.contract.states import NodeState
+    from stages.record.store import manifest
 
     found, alias = [], run["alias"]
     trained = next((row for row in nodes if row["node"] == "pretrain" and row["state"] != NodeState.IMPORTED), None)

@@ -13,15 +13,15 @@ from flows.cli.printing import answer, print_table, say
 from flows.progress import duration_text, size_text
 
 if TYPE_CHECKING:
-    from stages.core.run.run_removal import Deletion
+    from stages.record.run.run_removal import Deletion
 
 Run = Annotated[str, Parameter(help="a run id, alias (tiny-7) or given name", completer=completers.runs)]
 
 
 def list_runs(*, common: Common = COMMON) -> None:
     """List all runs, newest first, with what each holds on the disk, and how much of it nothing else holds."""
-    from stages.core.run.run_removal import RunSize, run_sizes
-    from stages.queries.lineage import run_rows
+    from stages.questions.lineage import run_rows
+    from stages.record.run.run_removal import RunSize, run_sizes
 
     rows, sizes = run_rows(common.folder()), run_sizes(common.folder())
     held = [sizes.get(row["run_id"], RunSize()) for row in rows]
@@ -54,7 +54,7 @@ def rename(
     common: Common = COMMON,
 ) -> None:
     """Give a run a name in place of the one that it has. `loam lineage name` gives it a further one."""
-    from stages.queries import lineage
+    from stages.questions import lineage
 
     meant, replaced = lineage.rename_run(common.folder(), run, name)
     before = f" (before: {replaced})" if replaced else ""
@@ -69,8 +69,8 @@ def delete(
     common: Common = COMMON,
 ) -> None:
     """Delete the record of a run; without --yes only describe it. `loam lineage gc` then removes what no kept run needs."""
-    from stages.core.index.lookup import run_id_of
-    from stages.core.run.run_removal import delete_run, describe_deletion
+    from stages.record.index.lookup import run_id_of
+    from stages.record.run.run_removal import delete_run, describe_deletion
 
     home = common.folder()
     run_id = run_id_of(home, run)

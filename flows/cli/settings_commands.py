@@ -15,8 +15,8 @@ from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import answer, print_table, say
 
 if TYPE_CHECKING:
-    from stages.queries.recipe_settings import SettingsSection
-    from stages.queries.stage_description import DescribedSetting
+    from stages.questions.recipe_settings import SettingsSection
+    from stages.questions.stage_description import DescribedSetting
 
 REQUIRED = "-"
 """Shown in place of the default of a setting without one."""
@@ -39,7 +39,7 @@ def settings(
     "-" marks a setting without a default: the recipe gives its value.
     """
     from flows.pipeline import pipeline, stage_of
-    from stages.queries.recipe_settings import find_settings
+    from stages.questions.recipe_settings import find_settings
 
     found = find_settings({node.name: stage_of(node) for node in pipeline()}, name)
     answer(common, {"sections": found}, lambda: _show(found))

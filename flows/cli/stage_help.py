@@ -11,8 +11,8 @@ from flows.cli.printing import answer, print_table, say
 from flows.cli.settings_commands import setting_line
 
 if TYPE_CHECKING:
-    from stages.core.contract.declaration import Stage
-    from stages.queries.stage_description import StageDescription
+    from stages.questions.stage_description import StageDescription
+    from stages.record.contract.declaration import Stage
 
 HELP_FLAGS = frozenset({"--help", "-h"})
 
@@ -34,7 +34,7 @@ def print_stage_help(node: str, as_json: bool) -> int:
         0; an unknown node is refused.
     """
     from flows.pipeline import pipeline, stage_of, upstream
-    from stages.queries.stage_description import describe
+    from stages.questions.stage_description import describe
 
     first = next((known.name for known in pipeline() if known.stage_name == node), node)
     upstream([first])  # refuses an unknown node

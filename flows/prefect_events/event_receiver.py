@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flows.prefect_events.event_sender import READY, ShownAs
-from stages.core.contract.errors import StageError
-from stages.core.contract.states import NodeState
-from stages.core.run.runner import Event, Report, Result
-from stages.core.store import manifest
+from stages.record.contract.errors import StageError
+from stages.record.contract.states import NodeState
+from stages.record.run.runner import Event, Report, Result
+from stages.record.store import manifest
 
 LOOK_S, ANSWER_S, TRIES = 1.0, 20.0, 3
 """Seconds between two questions whether the server is there, seconds to answer, and questions without an answer after which it is not."""

@@ -22,11 +22,11 @@ from flows.execute import Perform, perform_here
 from flows.opened_recipe import ROOT
 from flows.prefect_server import STOP_TIMEOUT_S, client_environment, prepare_child
 from flows.progress import observed
-from stages.core.contract.errors import StageError
-from stages.core.contract.secrets import redact
-from stages.core.run.runner import Event, Report, Result
-from stages.core.store import manifest
-from stages.core.store.runs import hold_home
+from stages.record.contract.errors import StageError
+from stages.record.contract.secrets import redact
+from stages.record.run.runner import Event, Report, Result
+from stages.record.store import manifest
+from stages.record.store.runs import hold_home
 
 END_S = 120
 """Most seconds after the work in which the other process repeats what it was sent. It ends sooner if the server does not answer."""

@@ -20,10 +20,10 @@ from pydantic import JsonValue
 from flows.execute import perform_here, run_nodes
 from flows.opened_recipe import Session, refuse_damaged, refuse_missing
 from flows.pipeline import downstream
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.contract.states import READY
-from stages.queries.plan import Plan, Step, make_plan
+from stages.questions.plan import Plan, Step, make_plan
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.contract.states import READY
 
 TRAINED = "pretrain"
 """The node whose trainings are compared."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from flows.opened_recipe import Session
 from flows.pipeline import upstream
-from stages.queries.estimate import estimate_nodes
-from stages.queries.plan import Plan
+from stages.questions.estimate import estimate_nodes
+from stages.questions.plan import Plan
 
 
 def expected_seconds(session: Session, until: str, plan: Plan, seen: set[str]) -> dict[str, float | None]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from stages.core.contract import strict_json
-from stages.core.contract.errors import StageError
-from stages.core.store.files import make_durably, write_durably
+from stages.record.contract import strict_json
+from stages.record.contract.errors import StageError
+from stages.record.store.files import make_durably, write_durably
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

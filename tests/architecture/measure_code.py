@@ -1,7 +1,7 @@
 """How large the code is: `python -m tests.architecture.measure_code`. Statements, files, and modules that one other module imports.
 
 A statement is one of the syntax tree, docstrings aside, so layout and comments do not count. An import is read as for the code digest
-(stages/core/contract/source_code.py); an import by a package's own __init__ or by a test is none.
+(stages/record/contract/source_code.py); an import by a package's own __init__ or by a test is none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from flows.cli.printing import print_table
-from stages.core.contract.source_code import PROJECT, imports_of
+from stages.record.contract.source_code import PROJECT, imports_of
 
 PRODUCT = ("flows", "stages", "dashboards")
 

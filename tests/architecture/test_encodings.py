@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from stages.core.contract.source_code import PROJECT
+from stages.record.contract.source_code import PROJECT
 
 ROOTS = ("flows", "stages", "dashboards")
 FOREIGN = ("os", "tarfile")

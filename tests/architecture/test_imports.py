@@ -1,8 +1,8 @@
 """The import rule, read from the sources.
 
-core, text and lm never import each other; a stage imports core, text and lm, never another stage; queries imports core, text and
-lm, never a stage; only flows imports prefect; dashboards imports no torch; heavy libraries are imported inside functions.
-A leaf imports nothing of the project, and all may import it.
+Rooms are numbered. The record is below all; a library imports its own room and those before it; a stage imports libraries, never another
+stage, and no library of another stage's folder; questions import libraries, never a stage; only flows imports prefect; dashboards imports no
+torch; heavy libraries are imported inside functions. Below a training stage, the folders of stages/training are layers too.
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from flows.pipeline import pipeline
-from stages.core.contract.source_code import PROJECT, imports_of, reached
+from stages.record.contract.source_code import PROJECT, imports_of, reached
 
 HEAVY = {
     "torch", "deepspeed", "lm_eval", "datatrove", "transformers", "tokenizers", "pyarrow", "duckdb", "spacy", "numba",
     "datasketch", "datasets", "prefect", "fastwarc", "resiliparse", "warcio", "httpx", "uvicorn", "fastapi", "jinja2", "rich",
     "safetensors", "tiktoken", "scipy", "pandas", "yaml", "fsspec",
 }  # fmt: skip
-STAGES = {node.stage_name for node in pipeline()}
+ROOMS = ("record", "corpus", "examples", "tokens", "training", "evaluation", "questions")
+"""Of stages/, from the lowest to the highest."""
+LAYERS = (
+    "trackers", "model", "data", "losses", "schedules", "optimizers", "job", "launch", "zero", "measures", "checkpoints", "loop", "run",
+)  # fmt: skip
+"""Of stages/training, from the lowest to the highest. The stages are above them."""
+STARTED_BY_NAME = {("stages.training.launch.launch", "stages.training.loop.rank")}
+"""A process that a lower layer starts: the launcher knows the name of the module, and imports nothing of it."""
+WITH_TORCH = (*(f"stages.training.{folder}." for folder in LAYERS if folder not in ("trackers", "run")), "stages.evaluation.evaluate.")
+"""What runs in the ranks and in evaluations: torch is imported there for the whole module."""
+LEAVES: dict[str, set[str]] = {"stages.record.settings": {"pydantic", "pydantic_core"}, "stages.record.processes": set()}
+"""What ranks may import of the record, and the libraries that each may import beside the standard library's."""
 
 
 def modules() -> list[str]:
@@ -30,43 +39,36 @@ def modules() -> list[str]:
     return sorted(".".join(p.relative_to(PROJECT).with_suffix("").parts) for p in files if p.name != "__init__.py")
 
 
-LEAVES: dict[str, set[str]] = {"stages.settings": {"pydantic", "pydantic_core"}, "stages.processes": set()}
-"""What every room may import, and the libraries that each may import beside the standard library's."""
-
-BODIES = {
-    "stages.canary_files",
-    "stages.continued_training",
-    "stages.held_out_quotes",
-    "stages.encoded_chats",
-    "stages.enough_data",
-    "stages.mixture_sequences",
-    "stages.trained_artifact",
-    "stages.training",
-    "stages.training_replay",
-    "stages.training_texts",
-    "stages.signatures",
-    "stages.dedup_rulings",
-    "stages.warc_listing",
-    "stages.given_documents",
-    "stages.unique_ids",
-    "stages.line_counts",
-    "stages.word_tables",
-    "stages.vocabulary_report",
-    "stages.generations",
-    "stages.task_scores",
-}
-"""What several stages have in common where core and lm meet; no stage by itself."""
+MODULES = frozenset(modules())
+STAGES = frozenset(
+    name
+    for name in MODULES
+    if name.startswith("stages.") and "\nSTAGE = " in PROJECT.joinpath(*name.split(".")).with_suffix(".py").read_text(encoding="utf-8")
+)
+FOLDERS = {name.rsplit(".", 1)[0] for name in STAGES if name.endswith(".stage")}
+"""Folders of one stage each."""
 
 
 def room(module: str) -> str:
     parts = module.split(".")
-    if parts[0] != "stages":
-        return parts[0]
-    if module in LEAVES:
-        return "leaf"
-    if module in BODIES:
-        return "body"
-    return parts[1] if len(parts) > 2 or parts[1] in ("core", "text", "lm", "queries") else "stage"
+    return parts[1] if parts[0] == "stages" else parts[0]
+
+
+def level(module: str) -> int:
+    return ROOMS.index(room(module))
+
+
+def layer(module: str) -> int:
+    return len(LAYERS) if module in STAGES else LAYERS.index(module.split(".")[2])
+
+
+LEFT_OUT = ("flows.audit.", "flows.trials.")
+"""What only the command line imports, so that it could be left out."""
+
+
+def read_by(module: str) -> Iterator[str]:
+    """Yields the modules of the project that a module imports."""
+    yield from (name for name in sorted(imports_of(module)) if name in MODULES and name != module)
 
 
 def foreign(tree: ast.AST) -> Iterator[str]:
@@ -99,26 +101,30 @@ def source(module: str) -> str:
     return PROJECT.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
 
 
-ALLOWED = {
-    "leaf": set(),
-    "core": {"core", "leaf"},
-    "text": {"text", "leaf"},
-    "lm": {"lm", "leaf"},
-    "body": {"core", "text", "lm", "leaf", "body"},
-    "stage": {"core", "text", "lm", "leaf", "body"},
-    "queries": {"core", "text", "lm", "queries", "leaf"},
-    "flows": {"core", "queries", "flows", "dashboards", "leaf"},
-    "dashboards": {"core", "text", "queries", "dashboards", "leaf"},
-}
-
-
 @pytest.mark.parametrize("module", modules())
 def test_a_module_imports_only_what_its_room_may(module: str) -> None:
-    own = room(module)
-    for name in imports_of(module):
-        if name.count(".") == 0 or name in ("stages.core", "stages.text", "stages.lm", "stages.queries"):
-            continue
-        assert room(name) in ALLOWED[own] or name == module, f"{module} imports {name}: {own} may import {sorted(ALLOWED[own])}"
+    for name in read_by(module):
+        assert name not in STAGES, f"{module} imports the stage {name}"
+        if module.startswith("stages."):
+            assert room(name) in ROOMS and level(name) <= level(module), f"{module} imports {name}, of a higher room"
+        if module.startswith("stages.") and room(module) != "questions" and (folder := name.rsplit(".", 1)[0]) in FOLDERS:
+            assert module.startswith(f"{folder}."), f"{module} imports {name}, which is for one stage alone"
+        assert room(module) != "dashboards" or room(name) != "flows", f"{module} imports {name}"
+        if name.startswith(LEFT_OUT):
+            assert module.startswith(("flows.cli.", *LEFT_OUT)) or module == "flows.cli", (
+                f"{module} imports {name}: only the command line may"
+            )
+
+
+def test_a_layer_of_training_imports_no_higher_one() -> None:
+    between = [name for name in modules() if name.startswith("stages.training.")]
+    upwards = [
+        f"{module} imports {name}"
+        for module in between
+        for name in read_by(module)
+        if name.startswith("stages.training.") and layer(name) > layer(module) and (module, name) not in STARTED_BY_NAME
+    ]
+    assert len(between) > 60 and not upwards
 
 
 @pytest.mark.parametrize("module", LEAVES)
@@ -129,10 +135,10 @@ def test_a_leaf_imports_only_its_libraries(module: str) -> None:
 
 @pytest.mark.parametrize("module", modules())
 def test_heavy_libraries_are_imported_inside_functions(module: str) -> None:
-    allowed = {"torch", "safetensors"} if room(module) == "lm" else set()
+    allowed = {"torch", "safetensors"} if module.startswith(WITH_TORCH) and module not in STAGES else set()
     if module in ("flows.pretrain_flow", "flows.stage_flow", "flows.task", "dashboards.app"):
         allowed |= {"prefect", "fastapi"}  # imported only when they run: flows/cli imports these modules inside functions
-    if module == "stages.core.contract.plain_yaml":
+    if module == "stages.record.contract.plain_yaml":
         allowed |= {"yaml"}  # the one reader of YAML, itself imported inside functions
     assert at_module_level(source(module)) & HEAVY <= allowed
 
@@ -141,14 +147,14 @@ def test_heavy_libraries_are_imported_inside_functions(module: str) -> None:
 def test_only_flows_imports_prefect_and_the_dashboard_no_torch(module: str) -> None:
     names = set(foreign(ast.parse(source(module))))
     assert "prefect" not in names or room(module) == "flows"
-    assert "torch" not in names or room(module) in ("lm", "stage", "queries")
+    assert "torch" not in names or room(module) in ("training", "evaluation", "questions")
     index = (
-        "stages.core.index.database",
-        "stages.core.index.limited_query",
-        "stages.core.index.sql_guard",
-        "stages.core.index.views",
+        "stages.record.index.database",
+        "stages.record.index.limited_query",
+        "stages.record.index.sql_guard",
+        "stages.record.index.views",
     )  # the first opens it, the others work on its connections
-    assert "duckdb" not in names or module in index, "stages.core.index.database is the only code that opens the index"
+    assert "duckdb" not in names or module in index, "stages.record.index.database is the only code that opens the index"
 
 
 NETWORK = {"socket", "socketserver", "ssl", "http", "urllib.request", "asyncio", "httpx", "requests", "fastapi", "uvicorn"}
@@ -167,8 +173,8 @@ def network(tree: ast.AST) -> set[str]:
 
 
 def test_only_the_site_of_text_has_network() -> None:
-    found = {module for module in modules() if room(module) == "text" and network(ast.parse(source(module)))}
-    assert found == {"stages.text.site.crawler", "stages.text.site.doc_site"}
+    found = {module for module in modules() if room(module) in ("corpus", "examples", "tokens") and network(ast.parse(source(module)))}
+    assert found == {"stages.corpus.crawl.crawler", "stages.corpus.crawl.doc_site"}
 
 
 @pytest.mark.parametrize(
@@ -181,22 +187,18 @@ def test_an_import_of_the_network_is_seen_at_any_depth(line: str) -> None:
 
 
 def test_the_modules_of_the_site_do_not_import_each_other_in_a_circle() -> None:
-    reads = {module: {name for name in imports_of(module) if name.startswith("stages.text.site.")} - {module} for module in modules()}
-    site = {module: others for module, others in reads.items() if module.startswith("stages.text.site.")}
+    reads = {module: {name for name in imports_of(module) if name.startswith("stages.corpus.crawl.")} - {module} for module in modules()}
+    site = {module: others for module, others in reads.items() if module.startswith("stages.corpus.crawl.")}
     while site:
         free = {module for module, others in site.items() if not others & site.keys()}
         assert free, f"a circle of imports: {sorted(site)}"
         site = {module: others for module, others in site.items() if module not in free}
 
 
-def test_ranks_import_neither_prefect_nor_core() -> None:
-    for module in reached("stages.lm.ranks.rank"):
-        assert not module.startswith("stages.core."), module
-        assert (
-            "prefect" not in set(foreign(ast.parse(source(module))))
-            if Path(PROJECT, *module.split(".")).with_suffix(".py").is_file()
-            else True
-        )
+def test_ranks_import_neither_prefect_nor_the_record() -> None:
+    reads = reached("stages.training.loop.rank") & MODULES
+    assert not [module for module in reads if room(module) == "record" and module not in LEAVES]
+    assert not [module for module in reads if "prefect" in set(foreign(ast.parse(source(module))))]
 
 
 def test_the_command_line_is_light() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.core.contract.source_code import PROJECT
+from stages.record.contract.source_code import PROJECT
 
 ROOMS = ("stages", "flows", "dashboards")
 KERNELS = {"count_work", "mark_lines", "mark_tags", "normal_lines", "_hash_words", "_decide", "_search"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stages.core.index import database
+from stages.record.index import database
 from tests.architecture.write_queries import BLOCK, QUERIES, rewritten, stale
 from tests.conftest import run_stage
-from tests.core.toys import WORDS
+from tests.record.toys import WORDS
 
 TEXT = """Nodes:
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from docs.reference import rewritten
-from stages.core.tables.parquet import schema
-from stages.filter import FilterConfig, FilterSettings, with_rules
-from stages.text.quality import stored_signals
-from stages.text.quality.rules import DOCUMENT_RULES, RULES, columns, signals
+from stages.corpus.filter import stored_signals
+from stages.corpus.filter.rules import DOCUMENT_RULES, RULES, columns, signals
+from stages.corpus.filter.stage import FilterConfig, FilterSettings, with_rules
+from stages.record.tables.parquet import schema
 from tests.conftest import PROJECT, copy_project
 
 SETTINGS = FilterConfig().model_dump(mode="json")
@@ -40,11 +40,11 @@ TOY = """
 USE = """
 import json, sys
 from pathlib import Path
-from stages.queries.what_if import what_if
-from stages.core.index import database as lineage
-from stages.core.contract.errors import RecipeError
-from stages.core.tables.parquet import read_rows
-from stages.filter import STAGE
+from stages.questions.what_if import what_if
+from stages.record.index import database as lineage
+from stages.record.contract.errors import RecipeError
+from stages.record.tables.parquet import read_rows
+from stages.corpus.filter.stage import STAGE
 from tests.conftest import run_stage
 from docs.reference import rules
 from tests.stages.made import documents
@@ -77,7 +77,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a copy of the project says and does after one entry was added to one file."""
     tree = tmp_path_factory.mktemp("tree")
     copy_project(("stages", "flows", "dashboards", "tests", "docs"), tree)
-    file = tree / "stages" / "text" / "quality" / "rules.py"
+    file = tree / "stages" / "corpus" / "filter" / "rules.py"
     before, last, after = file.read_text().partition('    Rule("", "no_words"')
     assert last
     file.write_text(before + TOY + last + after)

@@ -12,13 +12,13 @@ from pydantic import BaseModel
 from docs.reference import STAGES as STAGES_PAGE
 from docs.reference import rewritten
 from flows.pipeline import config_classes, pipeline, stage_of
-from stages.core.contract.declaration import ROWS
-from stages.core.contract.recipe import load_recipe
-from stages.core.contract.runtime import Runtime
-from stages.core.contract.source_code import PROJECT
-from stages.core.index.schema import TAKEN
-from stages.core.tables.parquet import schema
-from stages.settings import OneOf
+from stages.record.contract.declaration import ROWS
+from stages.record.contract.recipe import load_recipe
+from stages.record.contract.runtime import Runtime
+from stages.record.contract.source_code import PROJECT
+from stages.record.index.schema import TAKEN
+from stages.record.settings import OneOf
+from stages.record.tables.parquet import schema
 
 STAGES = sorted({node.stage_name for node in pipeline()})
 
@@ -54,7 +54,7 @@ def test_every_runtime_setting_has_a_docstring() -> None:
 def test_every_stage_has_a_test_and_a_declaration(name: str) -> None:
     assert (PROJECT / "tests" / "stages" / f"test_{name}.py").is_file()
     stage = stage_of(next(n for n in pipeline() if n.stage_name == name))
-    assert stage.run.__module__ == f"stages.{name}" and stage.run.__doc__
+    assert stage.run.__module__.removesuffix(".stage").split(".")[2:] == [name] and stage.run.__doc__
     for distribution in stage.distributions:
         metadata.version(distribution)
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.contract import states
-from stages.core.contract.states import ENDS, NodeState, RunState, WindowState
-from stages.core.tables.dedup_tables import REPEATS_CUT, DedupReason
-from stages.core.tables.jsonl import BAD_RECORD
-from stages.decontaminate import SPANS_CUT, DecontaminateReason
-from stages.lm.data.pairs import ExampleReason
-from stages.text.dialogue_formats.uncarried import UncarriedReason
-from stages.text.quality.judge import EditNote
-from stages.text.site.capture import CrawlOutcome
-from stages.text.tokens.tuning_examples import TuningReason
-from stages.text.warc.page_reasons import BROKEN, DAMAGED, PageReason
+from stages.corpus.decontaminate import SPANS_CUT, DecontaminateReason
+from stages.corpus.dedup.dedup_tables import REPEATS_CUT, DedupReason
+from stages.corpus.filter.judge import EditNote
+from stages.corpus.warc.capture import CrawlOutcome
+from stages.corpus.warc.page_reasons import BROKEN, DAMAGED, PageReason
+from stages.examples.dialogue_formats.uncarried import UncarriedReason
+from stages.examples.items.tuning_examples import TuningReason
+from stages.record.contract import states
+from stages.record.contract.states import ENDS, NodeState, RunState, WindowState
+from stages.record.tables.jsonl import BAD_RECORD
+from stages.training.data.pairs import ExampleReason
 from tests.conftest import PROJECT
 
 REASONS: list[type[StrEnum]] = [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flows.cli import main as loam
 from flows.opened_recipe import default_home
-from stages.core.contract.source_code import PROJECT
+from stages.record.contract.source_code import PROJECT
 
 QUERIES = PROJECT / "QUERIES.md"
 BLOCK = re.compile(r"```sql\n(?P<sql>.*?)```\n\n```\n(?P<result>.*?)```\n", re.DOTALL)

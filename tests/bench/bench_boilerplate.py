@@ -21,21 +21,23 @@ import lxml.html
 import numpy as np
 from lxml import etree
 
-from stages import boilerplate, crawl, extract
-from stages.boilerplate import BoilerplateConfig
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows
-from stages.text.body.body_rules import removals
-from stages.text.body.body_text import BodyFormat
-from stages.text.body.known_lines import KnownLines
-from stages.text.body.line_keys import host_of, title_of
-from stages.text.warc.charset import decode_page
-from stages.text.warc.framing import WarcLimits
-from stages.text.warc.html import TooCostlyError
-from stages.text.warc.records import read_records
+from stages.corpus.boilerplate import stage as boilerplate
+from stages.corpus.boilerplate.body_rules import removals
+from stages.corpus.boilerplate.body_text import BodyFormat
+from stages.corpus.boilerplate.known_lines import KnownLines
+from stages.corpus.boilerplate.line_keys import host_of, title_of
+from stages.corpus.boilerplate.stage import BoilerplateConfig
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.extract import stage as extract
+from stages.corpus.extract.html import TooCostlyError
+from stages.corpus.warc.charset import decode_page
+from stages.corpus.warc.framing import WarcLimits
+from stages.corpus.warc.records import read_records
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows
 from tests.bench.bench_engines import CRAWL, half, judged_pages, judgements, mean_f1, score, scores, squeezed, table
 from tests.conftest import run_stage
-from tests.text.visible import visible_columns, visible_lines
+from tests.corpus.visible import visible_columns, visible_lines
 
 PLANTED, SEED, BAR = 500, 7, 0.985
 PLACES = ("p", "li", "dd", "td")

@@ -17,8 +17,8 @@ SAMPLE_BYTES, PEER_BYTES, PLANTED, BAR_MB = 20_000_000, 400_000, 300, 20.0
 
 def rows() -> list[dict[str, Any]]:
     """The table of `make bench`."""
-    from stages.text.match.ngrams import build_index, find
-    from stages.text.match.words import normalise_words
+    from stages.corpus.text.ngrams import build_index, find
+    from stages.corpus.text.words import normalise_words
     from tests.bench.bench_dedup import alternate
     from tests.bench.corpus import input_data, texts_and_urls
     from tests.stages.planted import bench_items, quotes

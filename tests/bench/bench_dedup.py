@@ -44,8 +44,8 @@ def signature_rows(texts: list[str]) -> list[dict[str, Any]]:
     from datasketch import MinHash
     from rensa import RMinHash
 
-    from stages.text.match.minhash import shingle_lists, signatures
-    from stages.text.match.words import joined
+    from stages.corpus.dedup.minhash import shingle_lists, signatures
+    from stages.corpus.text.words import joined
 
     sample, size = [], 0
     for text in texts[:: max(1, len(texts) // 1000)]:
@@ -92,9 +92,9 @@ def recall_rows(texts: list[str], urls: list[str]) -> list[dict[str, Any]]:
     """Recall and wrong removals on the editions: our buckets and decisions, datasketch's LSH at its own bands without verification."""
     from datasketch import MinHash, MinHashLSH
 
-    from stages.text.match.clustering import Candidates, ShingleSets, decide, first_copies, group_bands, undecided
-    from stages.text.match.minhash import distinct, shingle_lists, signatures, sketch, text_hash
-    from stages.text.match.words import joined
+    from stages.corpus.dedup.clustering import Candidates, ShingleSets, decide, first_copies, group_bands, undecided
+    from stages.corpus.dedup.minhash import distinct, shingle_lists, signatures, sketch, text_hash
+    from stages.corpus.text.words import joined
 
     pages = sorted(zip(urls, texts, strict=True))
     chosen = [(u, t) for u, t in pages if EDITIONS.search(u)] or pages
@@ -166,8 +166,7 @@ def scale_rows(sizes: Sequence[int]) -> list[dict[str, Any]]:
 
 def scale(documents: int) -> dict[str, Any]:
     """Simulated: 30 % of the documents are near copies (J = 0.9) in families of 2 to 20, 2 % of one page of boilerplate; 100 shingles."""
-    from stages.core.tables.canonical_order import Part, canonical, file_array
-    from stages.text.match.clustering import (
+    from stages.corpus.dedup.clustering import (
         Candidates,
         ShingleSets,
         copy_sets,
@@ -178,6 +177,7 @@ def scale(documents: int) -> dict[str, Any]:
         release,
         undecided,
     )
+    from stages.corpus.documents.canonical_order import Part, canonical, file_array
     from tests.bench.simulated import simulate
 
     steps: dict[str, float] = {}

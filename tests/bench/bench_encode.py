@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.processes import resident_bytes
+from stages.record.processes import resident_bytes
 from tests.bench.probe import probe
 from tests.made.real import real_folder
 
@@ -90,8 +90,8 @@ def real_texts() -> list[str]:
 
 def trained(texts: Sequence[str], vocab_size: int) -> Path:
     """Returns the folder of a tokenizer, trained once and kept. It has fewer tokens if the texts give no more."""
-    from stages.text.tokenizer.bpe import save
-    from stages.text.tokenizer.bpe_training import CorpusTooSmallError, train_bpe
+    from stages.tokens.tokenizer.bpe import save
+    from stages.tokens.train_tokenizer.bpe_training import CorpusTooSmallError, train_bpe
     from tests.bench.corpus import HOME
 
     folder = HOME / f"tokenizer-{vocab_size}{'' if real_folder().is_dir() else '-made'}"
@@ -111,7 +111,7 @@ def trained(texts: Sequence[str], vocab_size: int) -> Path:
 
 def write_documents(texts: Sequence[str], folder: Path, size_mb: int | None) -> int:
     """Writes documents shards of about SHARD_BYTES. Returns the bytes of their texts. size_mb: None writes the given texts only."""
-    from stages.core.tables.parquet import schema, table_writer
+    from stages.record.tables.parquet import schema, table_writer
 
     limit = sum(len(text.encode()) for text in texts) if size_mb is None else size_mb * 10**6
     written = number = shards = 0
@@ -175,8 +175,8 @@ def child(name: str, documents: Path, tokenizer: Path, out: Path) -> None:
 
 def ours(documents: Path, tokenizer: Path, out: Path) -> None:
     """The stage function with one worker."""
-    from stages import encode
-    from stages.core.contract.declaration import Artifact, Context
+    from stages.record.contract.declaration import Artifact, Context
+    from stages.tokens.encode import stage as encode
 
     runtime = SimpleNamespace(workers=1)
     about = SimpleNamespace(scratch=out / "scratch", runtime=runtime, seed=0, node="encode", log=print, progress=lambda *_: None)

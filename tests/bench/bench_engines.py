@@ -31,10 +31,10 @@ from urllib.parse import urlsplit
 
 import lxml.html
 
-from stages.text.warc.charset import decode_page
-from stages.text.warc.framing import WarcLimits
-from stages.text.warc.html import extract_text
-from stages.text.warc.records import read_records
+from stages.corpus.extract.html import extract_text
+from stages.corpus.warc.charset import decode_page
+from stages.corpus.warc.framing import WarcLimits
+from stages.corpus.warc.records import read_records
 from tests.bench.corpus import require_judged_pages
 from tests.made.real import real_folder
 

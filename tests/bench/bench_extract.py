@@ -21,16 +21,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from stages.boilerplate import BodyTask, BoilerplateConfig, body_file
-from stages.core.contract.declaration import Context
-from stages.core.contract.runtime import Runtime
-from stages.core.store.external import sha256_file
-from stages.core.tables.line_table import LineFile
-from stages.core.tables.shards import Meter
-from stages.extract import ExtractConfig, ExtractTask, extract_file
-from stages.line_counts import count_lines
-from stages.text.warc.framing import WarcLimits
-from stages.text.warc.records import read_records
+from stages.corpus.boilerplate.line_counts import count_lines
+from stages.corpus.boilerplate.stage import BodyTask, BoilerplateConfig, body_file
+from stages.corpus.documents.line_table import LineFile
+from stages.corpus.extract.stage import ExtractConfig, ExtractTask, extract_file
+from stages.corpus.warc.framing import WarcLimits
+from stages.corpus.warc.records import read_records
+from stages.record.contract.declaration import Context
+from stages.record.contract.runtime import Runtime
+from stages.record.store.external import sha256_file
+from stages.record.tables.shards import Meter
 from tests.bench.corpus import crawl_files, described
 
 TIMES_DATATROVE, TIMES_BARE = 12.0, 1 / 0.35

@@ -57,10 +57,10 @@ def datatrove_chain(given: Mapping[str, Mapping[str, Any]] | None = None) -> Cal
 
 def our_chain() -> Callable[[str], tuple[str, str]]:
     """The same by the signals and rules of the filter stage, with an empty memory of words."""
-    from stages.filter import FilterConfig
-    from stages.text.quality.filter_rule import applied, first_reason
-    from stages.text.quality.rules import RULES
-    from stages.text.quality.signals import make_measure, text_signals
+    from stages.corpus.filter.filter_rule import applied, first_reason
+    from stages.corpus.filter.rules import RULES
+    from stages.corpus.filter.signals import make_measure, text_signals
+    from stages.corpus.filter.stage import FilterConfig
 
     config = FilterConfig.model_validate({"url": {"enabled": False}, "languages": [], "min_lang_score": 0})
     measure, rules = make_measure(config), applied(RULES, config.model_dump(mode="json"))

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.core.contract.declaration import Context
-from stages.core.contract.runtime import Runtime
-from stages.core.tables.shards import Meter, Shard, run_shards
-from stages.line_counts import COUNTS, KeyedFile, count_keyed, counts_of_pages
-from stages.text.body.known_lines import KnownLines
+from stages.corpus.boilerplate.known_lines import KnownLines
+from stages.corpus.boilerplate.line_counts import COUNTS, KeyedFile, count_keyed, counts_of_pages
+from stages.record.contract.declaration import Context
+from stages.record.contract.runtime import Runtime
+from stages.record.tables.shards import Meter, Shard, run_shards
 
 FILE_PAGES, FRAME, OWN, CELLS = 30_000, 30, 70, 20
 

@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 
 from flows.cli.printing import print_table
-from stages.lm.data.phases import SequenceRange
-from stages.lm.data.reader import write_sequence_files
-from stages.lm.model.config import ModelConfig
-from stages.lm.model.training_memory import PROCESS_BYTES
-from stages.lm.ranks.launch import launch
-from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.machine_memory import rank_bytes
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.training.data.reader import write_sequence_files
+from stages.training.job.job import Machine, RankJob
+from stages.training.launch.launch import launch
+from stages.training.model.config import ModelConfig
+from stages.training.model.training_memory import PROCESS_BYTES
+from stages.training.run.machine_memory import rank_bytes
 from tests.bench.probe import probe
-from tests.lm.made import training
+from tests.training.made import training
 
 RANKS, STEPS = 2, 3
 
@@ -91,7 +91,7 @@ def measured(job: RankJob) -> int:
     started = subprocess.Popen
 
     def start(command: list[str], **given: Any) -> Any:
-        return started([word.replace("stages.lm.ranks.rank", "tests.bench.measured_rank") for word in command], **given)
+        return started([word.replace("stages.training.loop.rank", "tests.bench.measured_rank") for word in command], **given)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(subprocess, "Popen", start)

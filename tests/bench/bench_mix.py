@@ -16,7 +16,7 @@ import tracemalloc
 
 import numpy as np
 
-from stages.text.tokens.spans import Spans
+from stages.tokens.mix.spans import Spans
 from tests.bench.probe import probe
 
 SEQ_LEN, SOURCES, CROPPED, BUFFER = 2048, 4, 200_000, 1_000
@@ -36,10 +36,10 @@ def made(documents: int) -> Spans:
 
 def measured(documents: int, repeated: bool) -> dict[str, str]:
     """Runs the parts of mix once and returns a row of the table."""
-    from stages.mix import _packed_phases
-    from stages.text.tokens.mix_settings import Mix
-    from stages.text.tokens.mixture_plan import plan_mixture
-    from stages.text.tokens.spans import select_validation
+    from stages.tokens.mix.mix_settings import Mix
+    from stages.tokens.mix.mixture_plan import plan_mixture
+    from stages.tokens.mix.spans import select_validation
+    from stages.tokens.mix.stage import _packed_phases
 
     few = made(1_000)
     select_validation(few, 0.01, 10, 1)  # compiles

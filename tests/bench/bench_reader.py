@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from flows.cli.printing import print_table
-from stages.lm.data.order import Order
-from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
-from stages.lm.data.reader import SequenceFiles, SequenceReader
-from stages.text.tokens.packing import pack
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.tokens.sequences.packing import pack
+from stages.training.data.order import Order
+from stages.training.data.phases import BatchSize, phase_table
+from stages.training.data.reader import SequenceFiles, SequenceReader
 from tests.bench.probe import probe
 
 BATCH, SHARDS = 16, 64

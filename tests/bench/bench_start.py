@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flows.cli.printing import print_table
-from stages.core.store import runs
+from stages.record.store import runs
 from tests.bench.probe import probe
 from tests.conftest import PROJECT
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.text.match.suffix_array import TextPiece, build_piece, open_piece
-from stages.text.match.verbatim import longest_spans
+from stages.corpus.text_index.suffix_array import TextPiece, build_piece, open_piece
+from stages.questions.tracing.verbatim import longest_spans
 
 QUERIES, STRETCHES, STRETCH_WORDS, WORDS, VOCABULARY = 200, 20, 20, 3000, 50_000
 

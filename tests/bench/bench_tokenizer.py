@@ -23,10 +23,10 @@ from uuid import UUID
 
 import numpy as np
 
-from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.runtime import Runtime
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.train_tokenizer import TrainTokenizer, run
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.runtime import Runtime
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.tokens.train_tokenizer.stage import TrainTokenizer, run
 from tests.bench.corpus import described
 from tests.made.prose import essay
 from tests.made.real import real_folder
@@ -117,7 +117,7 @@ def all_memory() -> int:
 
 def hugging_face(folder: Path, out: Path, settings: dict[str, int]) -> None:
     """Trains with tokenizers' BpeTrainer on the texts of the same files."""
-    from tests.text.tokenizer.hugging_face_trainer import trained_by_hugging_face
+    from tests.tokens.train_tokenizer.hugging_face_trainer import trained_by_hugging_face
 
     began = time.monotonic()
     texts = (row["text"] for file in sorted((folder / "documents").glob("*.parquet")) for row in read_rows(file, ["text"]))

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.core.index import database
-from stages.queries.tracing.trace import recorded_doc, trace_doc, trace_url
-from stages.queries.tracing.trace_start import start
+from stages.questions.tracing.trace import recorded_doc, trace_doc, trace_url
+from stages.questions.tracing.trace_start import start
+from stages.record.index import database
 from tests.bench.probe import probe
 from tests.bench.traced_home import REASONS, doc_id, make_traced_home, record, url
 

@@ -9,8 +9,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from stages import crawl, extract
-from stages.core.contract.declaration import Artifact
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.extract import stage as extract
+from stages.record.contract.declaration import Artifact
 from tests.conftest import run_stage
 from tests.made.real import VARIABLE, real_folder
 from tests.made.variants import Data
@@ -57,8 +58,8 @@ def crawl_documents() -> Artifact:
 
 def texts_and_urls() -> tuple[list[str], list[str]]:
     """All texts, and their URLs."""
-    from stages.core.tables.documents import document_shards
-    from stages.core.tables.parquet import read_rows
+    from stages.corpus.documents.documents import document_shards
+    from stages.record.tables.parquet import read_rows
 
     rows = [row for path in document_shards(crawl_documents().path) for row in read_rows(path, ["text", "url"])]
     return [row["text"] for row in rows], [row["url"] for row in rows]
@@ -66,7 +67,7 @@ def texts_and_urls() -> tuple[list[str], list[str]]:
 
 def file_texts(warc: Path, home: Path) -> list[str]:
     """The texts of one crawl file's documents, in order."""
-    from stages.core.tables.parquet import read_rows
+    from stages.record.tables.parquet import read_rows
 
     crawled = run_stage(crawl.STAGE, {"warcs": [str(warc)]}, {}, home)
     documents = run_stage(extract.STAGE, {"max_bad_records": 100}, {"warc": crawled}, home)

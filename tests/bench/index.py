@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.pipeline import pipeline
-from stages.core.index import database
-from stages.core.store import runs
-from stages.queries import lineage as ask
-from stages.queries.tracing import trace, trace_start
+from stages.questions import lineage as ask
+from stages.questions.tracing import trace, trace_start
+from stages.record.index import database
+from stages.record.store import runs
 from tests.bench.made_home import SHARED_BY, artifact_name, document, make_home
 from tests.bench.probe import probe
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.pipeline import pipeline, stage_of
-from stages.core.contract.environment import environment
+from stages.record.contract.environment import environment
 
 SHARED_BY = {"crawl": 20, "benchmarks": 20, "conversations": 20, "preferences": 20, "extract": 20} | dict.fromkeys(
     ("train_quality", "filter", "dedup", "decontaminate", "train_tokenizer", "encode", "mix"), 4

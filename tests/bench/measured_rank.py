@@ -9,9 +9,9 @@ import os
 import sys
 from pathlib import Path
 
-from stages.lm.ranks import rank
-from stages.lm.train.job import read_job
-from stages.processes import resident_bytes
+from stages.record.processes import resident_bytes
+from stages.training.job.job import read_job
+from stages.training.loop import rank
 
 if __name__ == "__main__":
     code = rank.main(sys.argv[1:])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.core.tables.parquet import schema
+from stages.record.tables.parquet import schema
 
 BANDS, ROWS, SHARD, SHINGLES, SIMILARITY = 22, 5, 250_000, 100, 0.9
 COPIES, BOILERPLATE, EXACT = 0.30, 0.02, 0.05  # shares of the documents

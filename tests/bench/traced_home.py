@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flows.pipeline import pipeline, stage_of
-from stages.core.contract.side_table import SideTable
-from stages.core.tables.parquet import ROW_GROUP_ROWS, schema
+from stages.record.contract.side_table import SideTable
+from stages.record.tables.parquet import ROW_GROUP_ROWS, schema
 from tests.bench.made_home import artifact_name, template, write_manifest, write_run
 
 SHARD, GROUP_OF_SPANS, SEGMENTS, BATCH, LINES_REMOVED = 50_000, 1 << 17, 3, 512, 5

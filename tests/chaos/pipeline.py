@@ -15,7 +15,7 @@ import psutil
 import pyarrow.parquet as pq
 
 from flows.pipeline import pipeline, stage_of
-from stages.core.store import lease
+from stages.record.store import lease
 from tests.conftest import PROJECT
 
 MARK = "LOAM_CHAOS"

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 
-from stages.lm.checkpoints import checkpoint
+from stages.training.checkpoints import checkpoint
 from tests.golden.test_trajectory import STEPS, Case, follows, run, unclipped
-from tests.lm.made import changed
+from tests.training.made import changed
 
 __all__ = ["unclipped"]
 

@@ -1,4 +1,4 @@
-"""The index with sixteen writers at once; tests/core/index/test_database_fire.py has the same with fewer."""
+"""The index with sixteen writers at once; tests/record/index/test_database_fire.py has the same with fewer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.index.test_database_fire import half_indexed, recorders_lose_nothing, wanted_keys_are_built_once
+from tests.record.index.test_database_fire import half_indexed, recorders_lose_nothing, wanted_keys_are_built_once
 
 pytestmark = pytest.mark.chaos
 

@@ -15,16 +15,16 @@ import psutil
 import pytest
 import torch
 
-from stages.lm.checkpoints import checkpoint
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.ranks.events import EventTail, Logged, RankEvent, StepDone, event_path
-from stages.lm.ranks.launch import LaunchError, _is_termination, launch
-from stages.lm.ranks.stop_request import request_stop, stop_path, stop_requested, withdraw_stop
-from stages.lm.train import rank_run, trainer
-from stages.lm.train.job import Machine, RankJob, write_job
+from stages.training.checkpoints import checkpoint
+from stages.training.job.job import Machine, RankJob, write_job
+from stages.training.launch.events import EventTail, Logged, RankEvent, StepDone, event_path
+from stages.training.launch.launch import LaunchError, _is_termination, launch
+from stages.training.launch.stop_request import request_stop, stop_path, stop_requested, withdraw_stop
+from stages.training.loop import training_loop
+from stages.training.measures.metrics import read_metrics
 from tests.conftest import PROJECT, until
-from tests.lm import plain
-from tests.lm.made import changed, small_job
+from tests.training import plain
+from tests.training.made import changed, small_job
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
@@ -33,9 +33,9 @@ LIMIT_S = 30  # more than the start of the ranks takes on a busy machine
 LAUNCHER = """
 import os, signal, sys
 from pathlib import Path
-from stages.lm.ranks.events import StepDone
-from stages.lm.train.job import read_job
-from stages.lm.ranks.launch import launch
+from stages.training.launch.events import StepDone
+from stages.training.job.job import read_job
+from stages.training.launch.launch import launch
 
 def terminated(number, frame):
     raise SystemExit(75)
@@ -57,7 +57,7 @@ def endless(tmp_path: Path) -> RankJob:
 
 def ranks_below(pid: int) -> dict[int, psutil.Process]:
     """Returns the training ranks that a process started, by rank."""
-    found = [c for c in psutil.Process(pid).children() if "stages.lm.ranks.rank" in " ".join(c.cmdline())]
+    found = [c for c in psutil.Process(pid).children() if "stages.training.loop.rank" in " ".join(c.cmdline())]
     return {int(process.environ()["RANK"]): process for process in found}
 
 
@@ -90,7 +90,7 @@ STUCK = """
 import os, time
 
 if os.environ.get("RANK") == "1":
-    from stages.lm.data.reader import SequenceReader
+    from stages.training.data.reader import SequenceReader
 
     batch, calls = SequenceReader.batch, []
 
@@ -248,14 +248,14 @@ def test_a_stop_is_a_snapshot_after_the_step_and_its_evaluation(
     """At the last step the snapshot is there anyway. 0: nobody asks."""
     made = small_job(tmp_path, Machine(1, "cpu", 2, 2), 6)
     job = replace(changed(made, eval_every_steps=3), validation=made.train)
-    step_of = trainer.train_step
+    step_of = training_loop.train_step
 
-    def asked(run: rank_run.Run, step: int) -> Any:
+    def asked(run: training_loop.Run, step: int) -> Any:
         if step + 1 == at:
             request_stop(Path(run.job.scratch))
         return step_of(run, step)
 
-    monkeypatch.setattr(trainer, "train_step", asked)
+    monkeypatch.setattr(training_loop, "train_step", asked)
     found = plain.run(job, tmp_path / "run", monkeypatch)
     assert found.saved == saved and found.lines[-1]["step"] == saved[-1]
     assert [step for step, _ in found.evaluations] == [step for step in (0, 3, 6) if step <= saved[-1]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.store import names, runs
+from stages.record.store import names, runs
 from tests.chaos.pipeline import SETTINGS, held, remains, shared_environment, start, wait_until_gone, words
 from tests.conftest import until
 

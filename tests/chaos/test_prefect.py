@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 import pytest
 
-from stages.core.store import lease, runs
-from stages.processes import free_port
+from stages.record.processes import free_port
+from stages.record.store import lease, runs
 from tests.chaos.pipeline import MARK, SETTINGS, alive, held, processes, shared_environment, wait_until_gone
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment
@@ -117,11 +117,11 @@ def wait_for(what: str, true: Callable[[], Any], within_s: float = 240) -> float
 
 def in_mid_training(serve: Serve, run: str) -> list[psutil.Process]:
     """Waits until a first snapshot stands and the ranks train on; returns the processes of the run."""
-    wait_for("the ranks", lambda: len(of(below(run), "stages.lm.ranks.rank")) == 2)
+    wait_for("the ranks", lambda: len(of(below(run), "stages.training.loop.rank")) == 2)
     (key,) = [path.name for path in (serve.home / "leases").iterdir() if lease.held_by(path)]
     wait_for("a snapshot", lambda: list(serve.home.glob(f"scratch/{key}/work/**/resume/*/checkpoint.json")))
     found = below(run)
-    assert len(of(found, "stages.lm.ranks.rank")) == 2 and key.startswith("pretrain-")
+    assert len(of(found, "stages.training.loop.rank")) == 2 and key.startswith("pretrain-")
     return found
 
 
@@ -168,7 +168,7 @@ def test_a_killed_flow_process_takes_its_ranks_along_and_frees_what_it_held(serv
     change = {"pretrain__learning_rate": "0.0062"}
     run = begin(serve, "pretrain", **change)
     found = in_mid_training(serve, run)
-    (flow,) = [process for process in found if "stages.lm.ranks.rank" not in " ".join(process.cmdline())]
+    (flow,) = [process for process in found if "stages.training.loop.rank" not in " ".join(process.cmdline())]
     flow.kill()
     took = all_gone(found)
     print(f"\nflow process killed: all gone after {took:.1f} s")
@@ -218,7 +218,7 @@ def test_a_killed_serve_leaves_nothing_running(home: Path, mark: str) -> None:
         found = in_mid_training(serve, run)
         serve.process.kill()
         began = time.monotonic()
-        print(f"\nloam serve killed: ranks gone after {all_gone(of(found, 'stages.lm.ranks.rank')):.1f} s")
+        print(f"\nloam serve killed: ranks gone after {all_gone(of(found, 'stages.training.loop.rank')):.1f} s")
         wait_for("the end of the lease", lambda: not held(home), GONE_WITHIN_S)  # the flow's process ends after its ranks
         assert not wait_until_gone(mark, 3 * GONE_WITHIN_S), "the flow gives up reporting to a server that is no more"
         print(f"all gone after {time.monotonic() - began:.1f} s")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.core.index import database
-from stages.core.store import manifest
+from stages.record.index import database
+from stages.record.store import manifest
 from tests.chaos.pipeline import held, remains
 from tests.conftest import PROJECT
 

@@ -18,9 +18,9 @@ import psutil
 import pytest
 import torch
 
-from stages.lm.checkpoints import checkpoint
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.ranks.heartbeat import heartbeat_path, read_beat
+from stages.training.checkpoints import checkpoint
+from stages.training.launch.heartbeat import heartbeat_path, read_beat
+from stages.training.measures.metrics import read_metrics
 from tests.chaos.pipeline import MARK, processes, wait_until_gone
 from tests.conftest import PROJECT
 
@@ -33,9 +33,9 @@ JOB = """
 import os, sys
 from dataclasses import replace
 from pathlib import Path
-from stages.lm.train.job import Machine
-from stages.lm.ranks.launch import launch
-from tests.lm.made import changed, small_job
+from stages.training.job.job import Machine
+from stages.training.launch.launch import launch
+from tests.training.made import changed, small_job
 
 folder = Path(sys.argv[1])
 folder.mkdir(exist_ok=True)

@@ -13,20 +13,23 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from flows.audit.replay_run import Draw, replay_windows
 from flows.cli import main
-from stages import encode, mix, pretrain, train_tokenizer
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError
-from stages.core.replays.replay_run import Draw, replay_windows
-from stages.core.store import manifest
-from stages.core.tables.parquet import read_batches
-from stages.lm.checkpoints import receipt
-from stages.lm.measures.metrics import read_metrics
-from stages.queries import lineage
+from stages.questions import lineage
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError
+from stages.record.store import manifest
+from stages.record.tables.parquet import read_batches
+from stages.tokens.encode import stage as encode
+from stages.tokens.mix import stage as mix
+from stages.tokens.train_tokenizer import stage as train_tokenizer
+from stages.training import pretrain
+from stages.training.checkpoints import receipt
+from stages.training.measures.metrics import read_metrics
 from tests.conftest import answered, run_stage
-from tests.lm import made_receipt
 from tests.stages.conftest import MODEL, sentences
 from tests.stages.made import documents
+from tests.training import made_receipt
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from dashboards.app import HEADERS, make_app
 from flows.pipeline import pipeline, stage_of
-from stages.core.store.names import give_name
+from stages.record.store.names import give_name
 
 home = Path(sys.argv[1])
 for name in ("base", "looser"):

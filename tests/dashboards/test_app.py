@@ -18,7 +18,7 @@ from fastapi.testclient import TestClient
 from dashboards.app import CLOSED, HEADERS, make_app, serve
 from dashboards.pages.trace_page import MAX_CHARS
 from flows.pipeline import pipeline, stage_of
-from stages.core.contract.errors import StageError
+from stages.record.contract.errors import StageError
 from tests.conftest import PROJECT
 
 STAGES = {node.name: stage_of(node) for node in pipeline()}

@@ -12,9 +12,9 @@ from dashboards import page as declaring
 from dashboards.app import make_app
 from dashboards.pages import runs_page
 from flows.pipeline import pipeline, stage_of
-from stages.core.contract.errors import StageError
-from stages.core.index import database
-from tests.queries.two_runs import make_artifact, make_run
+from stages.record.contract.errors import StageError
+from stages.record.index import database
+from tests.questions.two_runs import make_artifact, make_run
 
 SUMMARIES = {
     1: {"documents": 1_234_567, "exact_duplicates": 3, "near_duplicates": 2, "pairs_compared": 9},
@@ -82,7 +82,7 @@ def test_two_pages_of_one_path_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_state_of_a_later_version_is_shown_as_it_is() -> None:
     from dashboards import data
-    from stages.dedup import STAGE
+    from stages.corpus.dedup.stage import STAGE
 
     line = data._node_line("dedup", STAGE, "paused", None, "", {})
     assert (line.state, line.style, line.seconds) == ("paused", "soft", "")

@@ -17,17 +17,17 @@ from dashboards.app import HEADERS, make_app
 from dashboards.pages import trace_page
 from flows.cli.question_commands import trace
 from flows.pipeline import pipeline, stage_of
-from stages import text_index
-from stages.core.contract.declaration import Artifact
-from stages.core.index import database
-from stages.core.store import manifest
-from stages.core.tables.training_tables import TEXT_SAMPLES
-from stages.queries.tracing.indexed_texts import SearchedTexts
-from stages.queries.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, TracedText
-from stages.queries.tracing.traced import RecordOutcome
-from stages.text.match.example_texts import TextKind
+from stages.corpus.text_index import stage as text_index
+from stages.corpus.text_index.example_texts import TextKind
+from stages.questions.tracing.indexed_texts import SearchedTexts
+from stages.questions.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, TracedText
+from stages.questions.tracing.traced import RecordOutcome
+from stages.record.contract.declaration import Artifact
+from stages.record.index import database
+from stages.record.store import manifest
+from stages.training.run.training_tables import TEXT_SAMPLES
 from tests.conftest import run_stage
-from tests.queries.two_runs import DECISION, doc, make_artifact, make_run
+from tests.questions.two_runs import DECISION, doc, make_artifact, make_run
 
 MORE = "`loam trace --text TEXT --run tiny-1 --json` names all"
 EVIL = "<script>alert(1)</script> & 'one' \"two\"\nthree four five six\tseven"

@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 
 from flows.opened_recipe import Session, open_session
+from flows.trials.decide.matched_sides import metric_of, value_of
 from flows.trials.seeded_runs import build_missing, finished_run, training_seed, with_training_seed
-from stages.queries.trials.matched_sides import metric_of, value_of
 from tests.conftest import loam
 from tests.made.prose import essay
 

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
-from stages.core.tables.documents import DECISIONS, DOCUMENTS, Ruling, add_record_counts, document_shards, judge_shard
-from stages.core.tables.shards import collect, run_shards
-from stages.settings import StageConfig
+from stages.record.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.corpus.documents.documents import DECISIONS, DOCUMENTS, Ruling, add_record_counts, document_shards, judge_shard
+from stages.record.tables.shards import collect, run_shards
+from stages.record.settings import StageConfig
 
 
 class Synthesize(StageConfig):
@@ -73,8 +73,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project with the new module and the new input of decontaminate."""
     copy = tmp_path_factory.mktemp("tree")
     copy_project(("stages", "flows", "dashboards", "configs"), copy)
-    (copy / "stages" / "synthesize.py").write_text(MODULE)
-    reader = copy / "stages" / "decontaminate.py"
+    (copy / "stages" / "corpus" / "synthesize.py").write_text(MODULE)
+    reader = copy / "stages" / "corpus" / "decontaminate.py"
     text = reader.read_text()
     assert text.count('inputs={"documents": "dedup"') == 1
     reader.write_text(text.replace('inputs={"documents": "dedup"', 'inputs={"documents": "synthesize"'))

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from stages.core.contract.report_section import LineChart, Section, SectionTable
-from stages.core.contract.side_table import Column, SideTable
-from stages.core.contract.declaration import Artifact, Context, Outcome, Stage
-from stages.settings import StageConfig
+from stages.record.contract.report_section import LineChart, Section, SectionTable
+from stages.record.contract.side_table import Column, SideTable
+from stages.record.contract.declaration import Artifact, Context, Outcome, Stage
+from stages.record.settings import StageConfig
 
 LENGTHS = SideTable(
     "lengths", "text_lengths", "a document with its length",
@@ -43,7 +43,7 @@ class LengthsConfig(StageConfig):
 
 def run(config: LengthsConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     """Writes lengths.parquet."""
-    from stages.core.tables.parquet import read_rows, schema, write_rows
+    from stages.record.tables.parquet import read_rows, schema, write_rows
 
     rows = [
         {"doc_id": row["doc_id"], "bins": len(row["text"]) // config.bin_chars}
@@ -56,7 +56,7 @@ def run(config: LengthsConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 def report_section(artifact: Artifact) -> Section:
     """The lengths as a table and a chart."""
-    from stages.core.tables.parquet import read_rows
+    from stages.record.tables.parquet import read_rows
 
     bins = sorted(row["bins"] for row in read_rows(artifact.path / "lengths.parquet"))
     return Section(
@@ -84,7 +84,7 @@ STAGE = Stage(
 )
 '''
 TEST = """
-from stages.lengths import STAGE
+from stages.corpus.lengths import STAGE
 from tests.conftest import run_stage
 from tests.stages.made import documents
 
@@ -95,17 +95,7 @@ def test_counts_bins(tmp_path):
 """
 RECIPE = "name: toy\nseed: 1\nimport: {extract: texts}\n"
 SECTION = "\nlengths:\n  bin_chars: 10\n"
-KEPT = {
-    "__init__.py",
-    "processes.py",
-    "settings.py",
-    "crawl.py",
-    "extract.py",
-    "given_documents.py",
-    "report.py",
-    "lengths.py",
-    "warc_listing.py",
-}
+KEPT = {"crawl", "extract", "report", "lengths"}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +106,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "constraints.txt", "docs/stages.md", "docs/reference.py"):
         (copy / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(PROJECT / name, copy / name)
-    (copy / "stages" / "lengths.py").write_text(MODULE)
+    (copy / "stages" / "corpus" / "lengths.py").write_text(MODULE)
     (copy / "tests" / "stages" / "test_lengths.py").write_text(TEST)
     with (copy / "configs" / "tiny.yaml").open("a") as recipe:
         recipe.write(SECTION)
@@ -128,8 +118,8 @@ def data_half(tree: Path) -> Path:
     """Returns the same without the stages that train: what is left is a DAG of its own."""
     copy = tree.with_name(f"{tree.name}-data")
     shutil.copytree(tree, copy)
-    for path in (copy / "stages").glob("*.py"):
-        if path.name not in KEPT:
+    for path in [*(copy / "stages").glob("*/*.py"), *(copy / "stages").glob("*/*/stage.py")]:
+        if "\nSTAGE = " in path.read_text() and not {path.stem, path.parent.name} & KEPT:
             path.unlink()
     return copy
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from flows import execute
+from flows.audit import blame_node
 from flows.cli import main
-from stages import pretrain
-from stages.core.contract.errors import RecipeError
-from stages.core.index import database
-from stages.core.store import manifest
-from stages.core.tables.training_tables import Blame, BlamedPart
-from stages.queries.tracing import trace
-from tests.queries.two_runs import SITE, doc, make_two_runs
+from stages.questions.tracing import trace
+from stages.record.contract.errors import RecipeError
+from stages.record.index import database
+from stages.record.store import manifest
+from stages.training import pretrain
+from stages.training.run.blamed_parts import Blame, BlamedPart
+from tests.questions.two_runs import SITE, doc, make_two_runs
 
 PART = BlamedPart(7, 1, str(doc(0)), "web", "", 20, 3.5, 0.25, 0.5)
 BAD = BlamedPart(3, 0, str(doc(1)), "web", "", 9, None, None, None)
@@ -55,7 +55,7 @@ def test_inputs_that_are_not_built_are_an_error(tmp_path: Path, capsys: pytest.C
 
 def test_the_answer_is_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(execute, "blame", lambda session, node, step, report: asked.append((node, step)) or FOUND)
+    monkeypatch.setattr(blame_node, "blame", lambda session, node, step, report: asked.append((node, step)) or FOUND)
     assert main(["stage", "pretrain", "tiny", "--blame", "12", "--home", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "step 12, replayed from step 10; of its 600 segments, those that were judged alone: 2" in said
@@ -73,7 +73,7 @@ def test_a_long_answer_says_how_much_it_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     many = Blame(12, 10, 2.0, 1.0, 600, (PART,) * 23)
-    monkeypatch.setattr(execute, "blame", lambda *given: many)
+    monkeypatch.setattr(blame_node, "blame", lambda *given: many)
     assert main(["stage", "sft", "tiny", "--blame", "12", "--home", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "(3 more with --json)"
 
@@ -89,10 +89,10 @@ def test_urls_are_those_of_what_the_training_read(home: Path, monkeypatch: pytes
         home=home, off={}, imported={}, recipe=SimpleNamespace(source="toy", sections={"pretrain": 1}, seed=7, runtime=2),
         steps=lambda node: [SimpleNamespace(stage=pretrain.STAGE, reads={"mixture": "mix", "other": "off"})],
     )  # fmt: skip
-    monkeypatch.setattr(execute, "_target", lambda session, node: (session.steps(node)[-1], inputs))
-    monkeypatch.setattr(execute, "prepare", lambda *given: job.append(given) or "job")
-    monkeypatch.setattr(execute, "blame_node", lambda home, job, step, report: FOUND)
-    found = execute.blame(session, "pretrain", 12, lambda event: None)
+    monkeypatch.setattr(blame_node, "target_of", lambda session, node: (session.steps(node)[-1], inputs))
+    monkeypatch.setattr(blame_node, "prepare", lambda *given: job.append(given) or "job")
+    monkeypatch.setattr(blame_node, "blame_node", lambda home, job, step, report: FOUND)
+    found = blame_node.blame(session, "pretrain", 12, lambda event: None)
     assert [part.url for part in found.parts] == [f"{SITE}/1", f"{SITE}/0"] and found.parts[0].sequence == 3
     assert job == [(home, "pretrain", pretrain.STAGE, 1, 7, 2, {"mixture": inputs["mix"]})]
     with pytest.raises(RecipeError, match="There is no artifact"):

@@ -14,7 +14,7 @@ import pytest
 from flows.cli import main
 from flows.opened_recipe import split_settings
 from flows.progress import progress_text, record_counts_text, size_text
-from stages.core.contract.errors import RecipeError
+from stages.record.contract.errors import RecipeError
 from tests.conftest import PROJECT, answered, loam, nodes_of
 
 NOT_IMPORTED = ["prefect", "httpx", "torch", "uvicorn", "fastapi"]
@@ -190,7 +190,7 @@ def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_being_cleaned_is_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from stages.core.store.runs import hold_home
+    from stages.record.store.runs import hold_home
 
     with hold_home(tmp_path, alone=True):
         for words in (["run", "tiny"], ["stage", "crawl", "tiny"]):

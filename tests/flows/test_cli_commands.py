@@ -20,12 +20,12 @@ from cyclopts import App
 from flows import cli
 from flows.cli import command_line, main
 from flows.serve import Up
-from stages.core.contract.errors import RecipeError
-from stages.core.index import database
-from stages.core.store import names
+from stages.record.contract.errors import RecipeError
+from stages.record.index import database
+from stages.record.store import names
 from tests.conftest import PROJECT, answered, behind_a_dead_proxy, loam, until
-from tests.queries.test_what_if import filtered
-from tests.queries.two_runs import make_artifact, make_run, make_two_runs
+from tests.questions.test_what_if import filtered
+from tests.questions.two_runs import make_artifact, make_run, make_two_runs
 
 PAGE = """A river begins where the rain of a wide country comes together, and it ends where the land does.
 In spring the water is high, brown and fast, and the people who live beside it keep their boats on the grass.

@@ -12,13 +12,13 @@ import pytest
 from flows.cli import main
 from flows.cli.run_commands import TerminatedError
 from flows.opened_recipe import forced_nodes, open_session
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import Recipe, load_recipe
-from stages.core.contract.states import NodeState, RunState
-from stages.core.store import continued_run, lease, names, runs
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.recipe import Recipe, load_recipe
+from stages.record.contract.states import NodeState, RunState
+from stages.record.store import continued_run, lease, names, runs
 from tests.conftest import answered
-from tests.core.toys import COUNT, WORDS
 from tests.flows.test_execute import failing, run
+from tests.record.toys import COUNT, WORDS
 
 STOPS: list[BaseException] = [KeyboardInterrupt(), TerminatedError(), StageError("It cannot go on.", do="Correct it."), MemoryError()]
 

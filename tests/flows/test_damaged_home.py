@@ -12,9 +12,9 @@ import yaml
 from flows.cli import main
 from flows.execute import run_nodes, run_one
 from flows.opened_recipe import forced_nodes, open_session, refuse_damaged
-from stages.core.contract.errors import VerificationError
-from stages.core.run.runner import Report, Result
-from stages.core.store import manifest
+from stages.record.contract.errors import VerificationError
+from stages.record.run.runner import Report, Result
+from stages.record.store import manifest
 from tests.conftest import PROJECT, answered
 
 

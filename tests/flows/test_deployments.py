@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stages.core.contract.errors import StageError
+from stages.record.contract.errors import StageError
 from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 from tests.served import ask, client_environment
 

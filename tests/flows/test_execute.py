@@ -15,13 +15,13 @@ from flows.cli import main
 from flows.execute import Perform, perform_here, run_nodes
 from flows.opened_recipe import Session
 from flows.progress import WATCHER, duration_text, watching
-from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.errors import LoamError, StageError
-from stages.core.contract.recipe import load_recipe
-from stages.core.run.runner import Event, Report, Result
-from stages.queries.plan import Step
+from stages.questions.plan import Step
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.errors import LoamError, StageError
+from stages.record.contract.recipe import load_recipe
+from stages.record.run.runner import Event, Report, Result
 from tests.conftest import run_stage
-from tests.core.toys import COUNT, WORDS
+from tests.record.toys import COUNT, WORDS
 
 
 def watched(node: str, work: Callable[[Report], Result]) -> Result:
@@ -142,7 +142,7 @@ def test_the_command_line_prints_where_the_log_is(
         raise error
 
     for raises, end in ((fails, "  to do: Correct it.\n  Log: /x/log.txt\n"), (cannot_read, "\n  Log: /x/log.txt\n")):
-        monkeypatch.setattr("stages.queries.lineage.run_rows", raises)
+        monkeypatch.setattr("stages.questions.lineage.run_rows", raises)
         assert main(["runs", "--home", str(tmp_path)]) == 1
         assert capsys.readouterr().err.endswith(end)
 

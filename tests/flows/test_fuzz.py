@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
-from stages.core.contract.declaration import ExternalFile
-from stages.core.contract.errors import LoamError, RecipeError
-from stages.core.contract.recipe import apply_setting, load_recipe, validated
-from stages.core.contract.runtime import Runtime
-from stages.core.tables import import_documents
-from stages.core.tables.jsonl import read_lines, read_records
+from stages.corpus.documents import import_documents
+from stages.record.contract.declaration import ExternalFile
+from stages.record.contract.errors import LoamError, RecipeError
+from stages.record.contract.recipe import apply_setting, load_recipe, validated
+from stages.record.contract.runtime import Runtime
+from stages.record.tables.jsonl import read_lines, read_records
 from tests.fuzzing import JSON, WORD, profile, torn
 
 pytestmark = pytest.mark.fuzz
@@ -140,8 +140,8 @@ def context() -> Any:
 @profile(40)
 @given(lines(), st.sampled_from(["a.jsonl", "a.jsonl.gz"]))
 def test_records_of_every_kind(tmp_path_factory: pytest.TempPathFactory, raw: bytes, name: str) -> None:
-    from stages.benchmarks import Benchmarks, _read_file
-    from stages.text.items.dialogue import BadDialogueError, read_messages, read_pair
+    from stages.examples.benchmarks.stage import Benchmarks, _read_file
+    from stages.examples.items.dialogue import BadDialogueError, read_messages, read_pair
 
     path = tmp_path_factory.getbasetemp() / name
     path.write_bytes(gzip.compress(raw, 1) if name.endswith(".gz") else raw)
@@ -190,8 +190,8 @@ def warc() -> bytes:
 @profile(20)
 @given(st.data(), st.booleans())
 def test_warc_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, zipped: bool) -> None:
-    from stages.core.tables.shards import Meter
-    from stages.extract import ExtractConfig, ExtractTask, extract_file
+    from stages.corpus.extract.stage import ExtractConfig, ExtractTask, extract_file
+    from stages.record.tables.shards import Meter
 
     base = tmp_path_factory.getbasetemp()
     path, out = base / "a.warc", base / "extracted"

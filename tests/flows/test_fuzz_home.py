@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.core.contract.recipe import load_recipe
-from stages.core.index import database
-from stages.core.store import names, runs
-from stages.core.store.manifest import artifact_id
+from stages.record.contract.recipe import load_recipe
+from stages.record.index import database
+from stages.record.store import names, runs
+from stages.record.store.manifest import artifact_id
 from tests.conftest import run_stage
-from tests.core.toys import COUNT, WORDS
 from tests.fuzzing import JSON, WORD, holds, profile, torn
+from tests.record.toys import COUNT, WORDS
 
 pytestmark = pytest.mark.fuzz
 PROJECT = Path(__file__).resolve().parents[2]

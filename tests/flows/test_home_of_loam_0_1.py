@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from stages.core.store import manifest
+from stages.record.store import manifest
 from tests.conftest import PROJECT, answered
 
 PACKED = PROJECT / "tests" / "flows" / "homes" / "loam_0_1.tar.xz"

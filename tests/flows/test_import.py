@@ -14,11 +14,11 @@ from flows.cli import main
 from flows.execute import run_nodes, run_one
 from flows.opened_recipe import Session, forced_nodes, open_session
 from flows.pipeline import LeftOut, pipeline, skipped_nodes, upstream
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError
-from stages.core.store import manifest, runs
-from stages.core.tables.parquet import read_rows
-from stages.queries.imported import refuse_unfit_replay
+from stages.questions.imported import refuse_unfit_replay
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError
+from stages.record.store import manifest, runs
+from stages.record.tables.parquet import read_rows
 from tests.conftest import answered
 from tests.stages import tiny_model
 

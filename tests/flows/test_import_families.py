@@ -16,13 +16,13 @@ from tokenizers import Tokenizer
 from flows.cli import main
 from flows.execute import run_nodes
 from flows.opened_recipe import open_session
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError
-from stages.core.store import manifest, runs
-from stages.core.tables.parquet import read_rows
-from stages.text.tokenizer.bpe import load_chat_format
-from stages.text.tokenizer.tokenizer_check import judge_tokenizer
-from stages.text.tokenizer.tokenizer_mend import MendedTokenizer
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError
+from stages.record.store import manifest, runs
+from stages.record.tables.parquet import read_rows
+from stages.tokens.tokenizer.bpe import load_chat_format
+from stages.tokens.train_tokenizer.tokenizer_check import judge_tokenizer
+from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer
 from tests.made.published_models import FAMILIES, QWEN_SPARE, TEXTS, qwen3_tokenizer
 
 LLAMA2_MAP = ("--map", "start_header=<s>", "--map", "end_header=<unk>")

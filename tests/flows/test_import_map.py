@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from stages.text.items.chat import TOKEN_ROLES
-from stages.text.tokenizer.bpe import load_chat_format
+from stages.examples.items.chat import TOKEN_ROLES
+from stages.tokens.tokenizer.bpe import load_chat_format
 from tests.conftest import answered
-from tests.text.tokenizer.test_tokenizer_mend import like_llama2
+from tests.tokens.train_tokenizer.test_tokenizer_mend import like_llama2
 
 
 def test_a_mapping_is_given_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,12 @@ from flows.cli import main
 from flows.contradictions import refuse_contradictions
 from flows.opened_recipe import open_session
 from flows.pipeline import config_classes
-from stages.core.contract import plain_yaml
-from stages.core.contract.recipe import load_recipe
-from stages.queries.draft.file_heads import FileKind
-from stages.queries.draft.first_budget import LocalMachine
-from stages.queries.draft.inspect_files import InspectedFile
-from stages.queries.draft.recipe_draft import draft_recipe
+from stages.questions.draft.file_heads import FileKind
+from stages.questions.draft.first_budget import LocalMachine
+from stages.questions.draft.inspect_files import InspectedFile
+from stages.questions.draft.recipe_draft import draft_recipe
+from stages.record.contract import plain_yaml
+from stages.record.contract.recipe import load_recipe
 from tests.made.variants import Data
 
 LAPTOP = LocalMachine(2, 24 << 30)

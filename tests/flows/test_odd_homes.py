@@ -10,8 +10,8 @@ import pytest
 from flows import opened_recipe
 from flows.cli import main
 from flows.opened_recipe import default_home
-from stages.core.contract.errors import RecipeError, StageError, of_a_file
-from stages.core.store.home import LONGEST_HOME
+from stages.record.contract.errors import RecipeError, StageError, of_a_file
+from stages.record.store.home import LONGEST_HOME
 
 FINE = ["a b", "a%41b", "a#b", "a'b", 'a"b', "a*b", "a[b]", "a{b}", "a;b", "a=b", "a:b", "ä", "日本", "-a", "a$b", "a&b", "..a", "a\u0301"]
 

@@ -15,9 +15,9 @@ from flows.execute import run_nodes
 from flows.off_nodes import left_out, off_nodes, refuse_off
 from flows.opened_recipe import forced_nodes, open_session
 from flows.pipeline import LeftOut, config_classes, pipeline, read_by, reporting, skipped_nodes, stage_of, upstream, whole_run
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, load_recipe
-from stages.core.store import manifest, runs
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import Recipe, load_recipe
+from stages.record.store import manifest, runs
 from tests.conftest import answered
 from tests.stages import made, tiny_model
 

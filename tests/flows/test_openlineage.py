@@ -17,17 +17,17 @@ import pytest
 from flows.cli import main
 from flows.execute import run_nodes
 from flows.opened_recipe import Session
-from stages.core.contract.declaration import ExternalFile
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import load_recipe
-from stages.core.run import openlineage
-from stages.core.run.node_job import prepare
-from stages.core.run.openlineage import node_event
-from stages.core.run.outbox import check
-from stages.core.store import runs
-from stages.queries.plan import Step
+from stages.questions.plan import Step
+from stages.record.contract.declaration import ExternalFile
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import load_recipe
+from stages.record.run import openlineage
+from stages.record.run.node_job import prepare
+from stages.record.run.openlineage import node_event
+from stages.record.run.outbox import check
+from stages.record.store import runs
 from tests.conftest import PROJECT
-from tests.core.toys import COUNT, WORDS
+from tests.record.toys import COUNT, WORDS
 
 SCHEMA = json.loads((PROJECT / "tests" / "golden" / "openlineage" / "RunEvent.schema.json").read_text())
 Event = dict[str, Any]
@@ -88,7 +88,7 @@ def test_a_run_tells_of_itself_and_of_its_nodes(tmp_path: Path) -> None:
     assert [(i["namespace"], i["name"]) for i in count["inputs"]] == [(namespace, made["name"])]
     assert count["inputs"][0]["facets"] == made["facets"]
     code = words["job"]["facets"]["sourceCodeLocation"]
-    assert code["path"] == "tests/core/toys.py" and code["version"] == manifest["code"]["commit"]
+    assert code["path"] == "tests/record/toys.py" and code["version"] == manifest["code"]["commit"]
     assert words["job"]["facets"]["documentation"]["description"].startswith("Two toy stages")
     assert parent["job"]["facets"]["documentation"]["description"] == "Words and their number."
     assert kept(tmp_path) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flows.pipeline import LeftOut, config_classes, derived, discovered, downstream, models, pipeline, stage_of, upstream
-from stages.core.contract.declaration import EVERY_NODE, Stage
-from stages.core.contract.errors import RecipeError, StageError
-from stages.settings import StageConfig
-from tests.core.toys import run_count
+from stages.record.contract.declaration import EVERY_NODE, Stage
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.settings import StageConfig
+from tests.record.toys import run_count
 
 
 def test_every_node_comes_after_those_it_reads() -> None:
@@ -77,10 +77,10 @@ def test_a_dag_that_cannot_be_is_refused(stages: list[Stage], what: str) -> None
 
 
 def test_a_stage_has_the_name_of_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stages import dedup
+    from stages.corpus.dedup import stage as dedup
 
     monkeypatch.setattr(dedup, "STAGE", toy("dedpu", {}))
-    with pytest.raises(StageError, match=r"The stage in dedup.py calls itself 'dedpu'"):
+    with pytest.raises(StageError, match=r"The stage in stages/corpus/dedup/stage.py calls itself 'dedpu'"):
         list(discovered())
 
 

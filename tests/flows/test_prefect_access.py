@@ -17,7 +17,7 @@ import pytest
 from flows import prefect_server, serve
 from flows.prefect_access import AUTH, home_auth, new_auth, profiles_path, written_for_another
 from flows.prefect_server import client_environment, main_database, say_served, served_url
-from stages.core.contract.errors import StageError
+from stages.record.contract.errors import StageError
 
 URL = "http://127.0.0.1:4200/api"
 

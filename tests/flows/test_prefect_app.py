@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocketDisconnect
 
 from flows.prefect_app import create_app
-from stages.core.contract.errors import StageError
+from stages.record.contract.errors import StageError
 
 AUTH = "loam:of-this-test-alone"
 OWN, SOCKET = "http://127.0.0.1:4200", "ws://127.0.0.1:4200"

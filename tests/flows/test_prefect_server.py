@@ -13,8 +13,8 @@ import pytest
 
 from flows import prefect_server
 from flows.prefect_server import _free_database, main_database, stop, wait_until_healthy
-from stages.core.contract.errors import StageError
-from stages.processes import free_port
+from stages.record.contract.errors import StageError
+from stages.record.processes import free_port
 from tests.conftest import PROJECT, answered, behind_a_dead_proxy, loam
 
 SMALL = ["--set", "crawl.docs={packages: [datasketch], max_pages: 20}", "--until", "extract"]

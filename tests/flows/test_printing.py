@@ -23,8 +23,8 @@ from tests.conftest import answered
 
 def test_the_line_of_a_node_that_ended_says_what_its_rows_are() -> None:
     from flows.progress import end_values
-    from stages.core.contract.declaration import Artifact
-    from stages.core.run.runner import Result
+    from stages.record.contract.declaration import Artifact
+    from stages.record.run.runner import Result
 
     manifest: Any = {"summary": {"loss": 2.5}, "rows": 1234, "unit": "sequences", "bytes": 2_000_000, "record_counts": None}
     ended = end_values(Result("built", Artifact(Path("pretrain/0123"), manifest), 1.0))

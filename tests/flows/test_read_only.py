@@ -13,16 +13,16 @@ import pytest
 from flows import opened_recipe
 from flows.cli import main
 from flows.opened_recipe import refuse_announced
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.index import database
-from stages.core.store import external, manifest, names
-from stages.core.store.files import only_reading, write_durably
-from stages.queries.plan import Plan, Planned
-from stages.queries.planned_ranges import REFUSED
+from stages.questions.plan import Plan, Planned
+from stages.questions.planned_ranges import REFUSED
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.index import database
+from stages.record.store import external, manifest, names
+from stages.record.store.files import only_reading, write_durably
 from tests.conftest import PROJECT
 from tests.flows.test_cli_commands import PAGE
-from tests.queries.test_what_if import filtered
-from tests.queries.two_runs import make_artifact, make_run, make_two_runs
+from tests.questions.test_what_if import filtered
+from tests.questions.two_runs import make_artifact, make_run, make_two_runs
 
 INDEX = (database.FILE, database.LOCK)
 """Follow from the records: whoever reads a home may bring them up to date."""

@@ -12,14 +12,14 @@ from pydantic_core.core_schema import ErrorType
 
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
-from stages.core.contract.recipe_errors import LIMITS, MAX_ERRORS, SHAPES, SIZES, checked, together
-from stages.core.contract.recipe_fields import OTHER_NAMES, all_paths
-from stages.core.contract.runtime import Runtime
-from stages.core.run.node_job import prepare
-from tests.core.toys import WORDS
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import Recipe, apply_setting, load_recipe, validated
+from stages.record.contract.recipe_errors import LIMITS, MAX_ERRORS, SHAPES, SIZES, checked, together
+from stages.record.contract.recipe_fields import OTHER_NAMES, all_paths
+from stages.record.contract.runtime import Runtime
+from stages.record.run.node_job import prepare
 from tests.flows.test_settings import SLOW, fields, with_value
+from tests.record.toys import WORDS
 
 WRONG: tuple[Any, ...] = (
     "some text",
@@ -51,7 +51,7 @@ def load(tmp_path: Path, text: str, *settings: str) -> Recipe:
 
 
 def load_yaml(text: str) -> Any:
-    from stages.core.contract.plain_yaml import parse
+    from stages.record.contract.plain_yaml import parse
 
     return parse(text.encode())
 

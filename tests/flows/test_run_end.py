@@ -14,10 +14,10 @@ import pytest
 from flows.cli import command_line, main
 from flows.cli.options import Common
 from flows.cli.run_end import answer_run, python_lines
-from stages.core.index import database
-from stages.core.store import names
+from stages.record.index import database
+from stages.record.store import names
 from tests.conftest import answered
-from tests.queries.two_runs import make_artifact, make_run, make_two_runs
+from tests.questions.two_runs import make_artifact, make_run, make_two_runs
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +111,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns an untrained model as export writes one."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from stages.text.items import chat
-    from stages.text.tokenizer.bpe import save
-    from stages.text.tokenizer.bpe_training import train_bpe
+    from stages.examples.items import chat
+    from stages.tokens.tokenizer.bpe import save
+    from stages.tokens.train_tokenizer.bpe_training import train_bpe
 
     folder = tmp_path_factory.mktemp("it's a model") / "model"
     tokenizer = train_bpe(["the red fox sees the white dog " * 20], 280)

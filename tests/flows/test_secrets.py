@@ -24,8 +24,8 @@ NEEDLES = [*(value for name, value in CANARIES.items() if name != "DATABASE_URL"
 
 FAILING = """
 import dataclasses, os, sys
-import stages.benchmarks as module
-from stages.core.contract.errors import StageError
+import stages.examples.benchmarks.stage as module
+from stages.record.contract.errors import StageError
 
 def run(config, inputs, out, ctx):
     every = " ".join(os.environ[name] for name in {names})
@@ -39,7 +39,7 @@ def run(config, inputs, out, ctx):
     except KeyError as error:
         raise RuntimeError("refused: " + every) from error
 
-run.__module__ = "stages.benchmarks"
+run.__module__ = "stages.examples.benchmarks.stage"
 module.STAGE = dataclasses.replace(module.STAGE, run=run)
 from flows.cli import main
 sys.exit(main(["run", "tiny", "--until", "benchmarks", "--debug", "--home", *sys.argv[1:]]))

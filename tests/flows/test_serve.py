@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from flows.prefect_access import profiles_path
-from stages.processes import free_port
+from stages.record.processes import free_port
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment, password
 

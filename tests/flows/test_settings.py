@@ -15,13 +15,13 @@ from pydantic import BaseModel, JsonValue
 from flows.cli import main
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, apply_setting, load_recipe, validated
-from stages.core.contract.runtime import Runtime
-from stages.lm.model.config import ModelConfig
-from stages.queries.plan import Plan
-from stages.queries.training_size import training_size
-from stages.settings import OneOf, StageConfig
+from stages.questions.plan import Plan
+from stages.questions.training_size import training_size
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import Recipe, apply_setting, load_recipe, validated
+from stages.record.contract.runtime import Runtime
+from stages.record.settings import OneOf, StageConfig
+from stages.training.model.config import ModelConfig
 from tests.conftest import PROJECT
 
 ABSURD: tuple[Any, ...] = (

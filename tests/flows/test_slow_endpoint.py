@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from stages.core.run import outbox as module
-from stages.core.run.outbox import KEPT, Outbox
-from stages.core.store import runs
+from stages.record.run import outbox as module
+from stages.record.run.outbox import KEPT, Outbox
+from stages.record.store import runs
 from tests.flows.test_openlineage import WHOLE, Endpoint, endpoint, kept, names, run, valid
 
 __all__ = ["endpoint"]  # a fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.run.runner import Report, Result
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.run.runner import Report, Result
 
 pytestmark = pytest.mark.server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.pipeline import pipeline, stage_of
-from stages.core.store import manifest_schema
+from stages.record.store import manifest_schema
 from tests.conftest import nodes_of
 
 

@@ -15,8 +15,8 @@ import duckdb
 import pytest
 
 from flows.opened_recipe import default_home
-from stages.core.tables.parquet import read_rows
-from stages.text.match.words import normalise_words
+from stages.corpus.text.words import normalise_words
+from stages.record.tables.parquet import read_rows
 from tests.architecture.write_queries import QUERIES, rewritten, stale
 from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 
@@ -207,7 +207,7 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     assert running.wait(timeout=60) == 130, rest
     assert "interrupted" in rest and "Traceback" not in rest
     time.sleep(1)
-    alive = subprocess.run(["pgrep", "-f", f"stages.lm.ranks.rank.*{tiny_home}"], capture_output=True, text=True, check=False).stdout
+    alive = subprocess.run(["pgrep", "-f", f"stages.training.loop.rank.*{tiny_home}"], capture_output=True, text=True, check=False).stdout
     assert alive == ""
     runs = answered(loam("runs", "list", "--json", home=tiny_home).stdout)
     assert runs[0]["state"] == "interrupted"

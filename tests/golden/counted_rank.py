@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stages.lm.optimizers import muon_step
-from stages.lm.ranks import rank
-from stages.lm.train import trainer
-from stages.lm.train.job import read_job
+from stages.training.job.job import read_job
+from stages.training.loop import rank, training_loop
+from stages.training.optimizers import muon_step
 
 if __name__ == "__main__":
     computed: list[tuple[int, ...]] = []
     per_step: list[int] = []
-    orthogonal, train_step = muon_step.orthogonal, trainer.train_step
+    orthogonal, train_step = muon_step.orthogonal, training_loop.train_step
 
     def noted_update(matrix: Any, *given: Any) -> Any:
         computed.append(tuple(matrix.shape))
@@ -31,7 +30,7 @@ if __name__ == "__main__":
         per_step.append(len(computed) - before)
         return values
 
-    muon_step.orthogonal, trainer.train_step = noted_update, noted_step
+    muon_step.orthogonal, training_loop.train_step = noted_update, noted_step
     code = rank.main(sys.argv[1:])
     (Path(read_job(Path(sys.argv[1])).scratch) / f"updates-{os.environ['RANK']}.json").write_text(json.dumps(per_step))
     sys.exit(code)

@@ -14,10 +14,10 @@ from typing import Literal
 import pytest
 import torch
 
-from stages.lm.checkpoints import checkpoint
-from stages.lm.train.job import RankJob
+from stages.training.checkpoints import checkpoint
+from stages.training.job.job import RankJob
 from tests.golden.test_trajectory import EVERY, STEPS, Case, Ran, clipped, follows, run, unclipped
-from tests.lm.made import changed
+from tests.training.made import changed
 
 __all__ = ["clipped", "unclipped"]
 

@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 import torch
 
-from stages.lm.checkpoints import checkpoint, snapshots
-from stages.lm.data.phases import SequenceRange
-from stages.lm.data.reader import SequenceFiles
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.model.config import ModelConfig
-from stages.lm.ranks.events import PartitionSizes
-from stages.lm.ranks.launch import LaunchError, launch
-from stages.lm.train.job import Machine, RankJob
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.training.checkpoints import checkpoint, snapshots
+from stages.training.data.reader import SequenceFiles
+from stages.training.job.job import Machine, RankJob
+from stages.training.launch.events import PartitionSizes
+from stages.training.launch.launch import LaunchError, launch
+from stages.training.measures.metrics import read_metrics
+from stages.training.model.config import ModelConfig
 from tests.golden import oracle
-from tests.lm.made import ALONE, changed, training
+from tests.training.made import ALONE, changed, training
 
 STEPS, EVERY, EVAL, BATCH, CONTEXT = 12, 6, 5, 8, 32
 CLIPPED = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,

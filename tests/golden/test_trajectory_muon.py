@@ -19,11 +19,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.lm.checkpoints import checkpoint
-from stages.lm.train.job import RankJob
+from stages.training.checkpoints import checkpoint
+from stages.training.job.job import RankJob
 from tests.golden import oracle
 from tests.golden.test_trajectory import CLIPPED, EVERY, STEPS, UNCLIPPED, Case, Machine, Ran, made_case, run
-from tests.lm.made import changed
+from tests.training.made import changed
 
 MATRICES = 14  # seven in each of two blocks
 MUON: dict[str, Any] = {
@@ -67,7 +67,7 @@ def counted(job: Any, folder: Path, ranks: int) -> Counted:
     started = subprocess.Popen
 
     def start(command: list[str], **given: Any) -> Any:
-        return started([word.replace("stages.lm.ranks.rank", "tests.golden.counted_rank") for word in command], **given)
+        return started([word.replace("stages.training.loop.rank", "tests.golden.counted_rank") for word in command], **given)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(subprocess, "Popen", start)

@@ -198,11 +198,11 @@ def lfm2(folder: Path) -> Path:
     """Writes a folder as Loam exports a model with short convolutions: Loam's tokenizer, tied embeddings."""
     import torch
 
-    from stages.lm.infer.convert import hugging_face_model
-    from stages.lm.model.config import ModelConfig
-    from stages.lm.model.llama import build, parameter_shapes
-    from stages.text.tokenizer.bpe import load_chat_format, save
-    from stages.text.tokenizer.bpe_training import train_bpe
+    from stages.tokens.tokenizer.bpe import load_chat_format, save
+    from stages.tokens.train_tokenizer.bpe_training import train_bpe
+    from stages.training.checkpoints.convert import hugging_face_model
+    from stages.training.model.config import ModelConfig
+    from stages.training.model.llama import build, parameter_shapes
 
     folder.mkdir(parents=True)
     save(train_bpe(TEXTS, 310), folder)

@@ -1,7 +1,7 @@
 """English texts that each break one rule of the filter at its papers' thresholds and no rule before it, by the reason to expect.
 
 The reasons and thresholds are those of Gopher, C4 and FineWeb as datatrove has them; what a text is dropped for is asked of datatrove itself
-in tests/text/quality/test_signals.py. Guarantee: the same number gives the same texts.
+in tests/corpus/filter/test_signals.py. Guarantee: the same number gives the same texts.
 """
 
 from __future__ import annotations

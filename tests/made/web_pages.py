@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from stages.text.site.doc_site import HOST, build_site, render
+from stages.corpus.crawl.doc_site import HOST, build_site, render
 from tests.made.prose import LANGUAGES, paragraphs
 
 PACKAGES = ("datasketch", "warcio", "packaging", "httpx", "datatrove", "fsspec")

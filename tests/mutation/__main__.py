@@ -19,9 +19,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Changes single lines of the code and asks the tests.")
     parser.add_argument("--sample", type=int, default=400, help="mutants to try (default 400; all when there are fewer)")
     parser.add_argument("--seed", type=int, default=9, help="of the sample (default 9)")
-    parser.add_argument(
-        "--modules", nargs="+", default=list(TABLE), metavar="MODULE", help="below stages/, for example core/store/key lm/data/order"
-    )
+    parser.add_argument("--modules", nargs="+", default=list(TABLE), metavar="MODULE", help="for example stages/record/store/key")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="mutants at a time (default 2)")
     parser.add_argument("--out", type=Path, help="write the result as JSON to this file")
     chosen = parser.parse_args(words)
@@ -31,7 +29,7 @@ def main(words: list[str] | None = None) -> int:
         parser.error("--sample and --jobs are at least 1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C does, it leaves no copy of the tree behind
     try:
-        tests = {f"stages/{name}.py": list_tests(PROJECT, name) for name in chosen.modules}
+        tests = {f"{name}.py": list_tests(PROJECT, name) for name in chosen.modules}
         result = run_suite(PROJECT, tests, chosen.sample, chosen.seed, chosen.jobs, lambda line: print(line, flush=True), equivalents())
     except (SuiteError, TableError, FileNotFoundError) as error:
         print(error, file=sys.stderr)

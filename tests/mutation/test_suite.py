@@ -59,21 +59,21 @@ def test_every_listed_equivalent_is_a_mutant_and_says_why() -> None:
 
 def test_every_module_of_the_table_has_tests_and_never_a_rule_about_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in TABLE:
-        assert (command.PROJECT / "stages" / f"{name}.py").is_file() and not any(
+        assert (command.PROJECT / f"{name}.py").is_file() and not any(
             t.startswith("tests/architecture") for t in list_tests(command.PROJECT, name)
         )
-    assert "tests/core/index/test_database.py" in list_tests(command.PROJECT, "core/store/manifest"), (
+    assert "tests/record/index/test_database.py" in list_tests(command.PROJECT, "stages/record/store/manifest"), (
         "a file that imports a module is one of its tests"
     )
-    trained = list_tests(command.PROJECT, "lm/train/trainer")
+    trained = list_tests(command.PROJECT, "stages/training/loop/training_loop")
     assert [t in table.SLOW for t in trained] == sorted(t in table.SLOW for t in trained), "what starts training ranks comes last"
     with pytest.raises(
-        TableError, match=r"tests/core/store/test_key_exact.py, a test of stages/core/store/key.py, does not exist: correct"
+        TableError, match=r"tests/record/store/test_key_exact.py, a test of stages/record/store/key.py, does not exist: correct"
     ):
-        list_tests(tmp_path, "core/store/key")
-    monkeypatch.setitem(table.TABLE, "core/store/key", ("tests/architecture/test_names.py",))
-    with pytest.raises(TableError, match="may be no test of stages/core/store/key.py"):
-        list_tests(command.PROJECT, "core/store/key")
+        list_tests(tmp_path, "stages/record/store/key")
+    monkeypatch.setitem(table.TABLE, "stages/record/store/key", ("tests/architecture/test_names.py",))
+    with pytest.raises(TableError, match="may be no test of stages/record/store/key.py"):
+        list_tests(command.PROJECT, "stages/record/store/key")
 
 
 def test_what_tests_read_of_the_project_is_in_the_copy() -> None:
@@ -134,7 +134,7 @@ def test_the_command_exits_1_above_the_limit_and_2_when_it_cannot_start(
     for results, code in ((found, 0), (found[:19], 1)):
         result = suite.summary(results, {"a": POOLS["a"]}, {"a": POOLS["a"]}, {"a": b"a = 1\n" * 99}, 9, 1.0)
         monkeypatch.setattr(command, "run_suite", lambda *_, result=result: result)
-        assert command.main(["--modules", "core/store/key", "--out", str(tmp_path / "out.json")]) == code
+        assert command.main(["--modules", "stages/record/store/key", "--out", str(tmp_path / "out.json")]) == code
         assert json.loads((tmp_path / "out.json").read_text())["survived"] == 1
     assert "1 of 19 survived" in capsys.readouterr().out
 
@@ -144,8 +144,11 @@ def test_the_command_exits_1_above_the_limit_and_2_when_it_cannot_start(
     monkeypatch.setattr(command, "run_suite", refuse)
     assert command.main([]) == 2 and capsys.readouterr().err == "not green\n"
     with pytest.raises(SystemExit) as caught:
-        command.main(["--modules", "core/kye"])
-    assert caught.value.code == 2 and "no such module: core/kye; there are core/store/manifest, core/store/key" in capsys.readouterr().err
+        command.main(["--modules", "stages/record/kye"])
+    assert (
+        caught.value.code == 2
+        and "no such module: stages/record/kye; there are stages/record/store/manifest, stages/record/store/key" in capsys.readouterr().err
+    )
 
 
 ORPHAN = """

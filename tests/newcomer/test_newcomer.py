@@ -22,7 +22,7 @@ import pytest
 from tests.conftest import PROJECT, answered
 from tests.made.prose import sentences
 from tests.made.variants import Data
-from tests.text.tokenizer.test_tokenizer_mend import like_llama2
+from tests.tokens.train_tokenizer.test_tokenizer_mend import like_llama2
 
 pytestmark = [pytest.mark.newcomer, pytest.mark.timeout(1500)]
 FEW = [f"{node}.{key}" for node in ("pretrain", "sft", "dpo")
@@ -154,7 +154,7 @@ def test_a_home_that_moved_answers_and_is_cached(me: Newcomer) -> None:
 
 
 def test_an_upgrade_computes_only_what_changed(me: Newcomer) -> None:
-    module = me.clone / "stages" / "dedup.py"
+    module = me.clone / "stages" / "corpus" / "dedup" / "stage.py"
     text = module.read_text()
     assert text.count("    versions=(\n") == 1
     module.write_text(text.replace("    versions=(\n", '    versions=(\n        "a version before the first one",\n'))

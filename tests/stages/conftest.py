@@ -12,10 +12,13 @@ from uuid import UUID, uuid5
 
 import pytest
 
-from stages import dpo, encode, mix, pretrain, reference, sft, train_tokenizer
-from stages.core.contract.declaration import Artifact
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import schema, write_rows
+from stages.record.contract.declaration import Artifact
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import schema, write_rows
+from stages.tokens.encode import stage as encode
+from stages.tokens.mix import stage as mix
+from stages.tokens.train_tokenizer import stage as train_tokenizer
+from stages.training import dpo, pretrain, reference, sft
 from tests.conftest import run_stage
 from tests.stages.made import artifact, documents
 

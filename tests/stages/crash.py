@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from stages.core.tables import shards
-from stages.text.warc import html, visible_text
+from stages.corpus.extract import html, visible_text
+from stages.record.tables import shards
 
 
 def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:

@@ -16,14 +16,21 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
-from stages import benchmarks, boilerplate, conversations, crawl, dedup, filter, preferences, train_quality, train_tokenizer
-from stages.core.contract.declaration import Artifact, Stage
-from stages.core.tables.shards import run_in_pool
-from stages.text.quality.classifier import FastTextSettings, train
+from stages.corpus import train_quality
+from stages.corpus.boilerplate import stage as boilerplate
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.dedup import stage as dedup
+from stages.corpus.filter import stage as filter
+from stages.corpus.text.classifier import FastTextSettings, train
+from stages.examples import conversations, preferences
+from stages.examples.benchmarks import stage as benchmarks
+from stages.record.contract.declaration import Artifact, Stage
+from stages.record.tables.shards import run_in_pool
+from stages.tokens.train_tokenizer import stage as train_tokenizer
 from tests.conftest import run_stage
+from tests.corpus.warc.test_records import member, record
 from tests.stages.made import documents, jsonl
 from tests.stages.test_boilerplate import SUBJECTS, extracted, site, warc
-from tests.text.warc.test_records import member, record
 
 
 @dataclass(frozen=True)

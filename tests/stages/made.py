@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
-from stages.core.contract.declaration import Artifact
-from stages.core.store import manifest
-from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.record.contract.declaration import Artifact
+from stages.record.store import manifest
+from stages.record.tables.parquet import read_rows, schema, write_rows
 
 SPACE = UUID(int=0)
 

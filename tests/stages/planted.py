@@ -11,8 +11,8 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.text.items.tasks import format_of
-from stages.text.match.words import normalise_words
+from stages.corpus.text.words import normalise_words
+from stages.examples.benchmarks.tasks import format_of
 
 
 def bench_items(bench: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:

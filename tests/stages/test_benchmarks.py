@@ -8,15 +8,14 @@ from typing import Any, cast
 import pytest
 from pydantic import JsonValue
 
-from stages.benchmarks import STAGE
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.parquet import read_rows
-from stages.task_scores import unscored_section
-from stages.text.items.benchmark_task import COMPLETE, WHAT, ItemRow
-from stages.text.items.held_out import normalised, read_described
-from stages.text.items.tasks import format_of
-from stages.text.match.ngrams import find, load_index
+from stages.corpus.text.ngrams import find, load_index
+from stages.examples.benchmarks.stage import STAGE, unscored_section
+from stages.examples.benchmarks.tasks import format_of
+from stages.examples.items.benchmark_task import COMPLETE, WHAT, ItemRow
+from stages.examples.items.held_out import normalised, read_described
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.benches import ITEMS
 from tests.made.variants import Data

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from stages import dpo, pretrain, sft
-from stages.core.contract.declaration import Artifact, Stage
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import validated
-from stages.core.contract.runtime import Runtime
-from stages.core.replays.blame_node import blame_node
-from stages.core.run.node_job import NodeJob, prepare
-from stages.core.run.runner import Event
-from stages.core.run.scratch import blame_path, lease_of_scratch
-from stages.core.tables.parquet import read_rows
-from stages.core.tables.training_tables import Blame
+from flows.audit.blame_node import blame_node
+from stages.record.contract.declaration import Artifact, Stage
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
+from stages.record.run.node_job import NodeJob, prepare
+from stages.record.run.runner import Event
+from stages.record.run.scratch import blame_path, lease_of_scratch
+from stages.record.tables.parquet import read_rows
+from stages.training import dpo, pretrain, sft
+from stages.training.run.blamed_parts import Blame
 from tests.stages.conftest import DPO, PRETRAIN, RUNTIME, SFT, Chain
 
 

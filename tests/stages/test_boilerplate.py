@@ -13,16 +13,19 @@ import numpy as np
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from stages import boilerplate, crawl, extract, line_counts
-from stages.core.contract.declaration import Artifact, ExternalFile
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.parquet import read_rows
-from stages.text.body.body_rules import Removal
-from stages.text.body.known_lines import KnownLines
-from stages.text.body.line_keys import cells_of_rows, host_of, key_of, normals
+from stages.corpus.boilerplate import line_counts
+from stages.corpus.boilerplate import stage as boilerplate
+from stages.corpus.boilerplate.body_rules import Removal
+from stages.corpus.boilerplate.known_lines import KnownLines
+from stages.corpus.boilerplate.line_keys import cells_of_rows, host_of, key_of, normals
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.extract import stage as extract
+from stages.record.contract.declaration import Artifact, ExternalFile
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
+from tests.corpus.warc.test_records import member, record
 from tests.made.variants import Data
-from tests.text.warc.test_records import member, record
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n\r\n"
 MENU = "<ul><li>Start of the site</li><li>What is new</li><li>Members</li><li>Imprint</li></ul>"

@@ -12,13 +12,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from stages import canary_files, encode
-from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.errors import StageError
-from stages.text.items import chat
-from stages.text.tokenizer import bpe, canaries, token_engine
-from stages.text.tokenizer.bpe import save
-from stages.text.tokenizer.bpe_training import train_bpe
+from stages.examples.items import chat
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.errors import StageError
+from stages.tokens.encode import stage as encode
+from stages.tokens.tokenizer import bpe, canaries, canary_files, token_engine
+from stages.tokens.tokenizer.bpe import save
+from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 

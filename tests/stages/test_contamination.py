@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.contamination import STAGE
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.evaluation.contamination import STAGE
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.stages import made
 

@@ -10,11 +10,11 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from stages import contamination
-from stages.contamination import STAGE
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.text.match.ngrams import build_index
+from stages.corpus.text.ngrams import build_index
+from stages.evaluation import contamination
+from stages.evaluation.contamination import STAGE
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.test_contamination import QUESTIONS, SCORES, inputs

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from flows.pipeline import models
-from stages import benchmarks, contamination
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows, schema, write_rows
+from stages.evaluation import contamination
+from stages.examples.benchmarks import stage as benchmarks
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.stages import made
 

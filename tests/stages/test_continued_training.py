@@ -13,22 +13,26 @@ from typing import Any
 
 import pytest
 
-from stages import continued_training, encode, mix, pretrain, train_tokenizer
-from stages.continued_training import Trunk, new_run, read_trunk, refuse_unfit
-from stages.core.contract.declaration import Artifact, ExternalFile
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.runtime import Runtime
-from stages.core.index import database
-from stages.core.run import gc
-from stages.core.run.named_checkpoint import named_checkpoint
-from stages.core.run.node_job import prepare
-from stages.core.run.runner import Event
-from stages.core.store import manifest
-from stages.core.tables.parquet import read_rows
-from stages.lm.data.phases import SequenceRange
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.model.config import ModelConfig
-from stages.lm.train.continuation import StartingPoint, TrainedRun
+from stages.record.contract.declaration import Artifact, ExternalFile
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.runtime import Runtime
+from stages.record.index import database
+from stages.record.run import gc
+from stages.record.run.named_checkpoint import named_checkpoint
+from stages.record.run.node_job import prepare
+from stages.record.run.runner import Event
+from stages.record.store import manifest
+from stages.record.tables.parquet import read_rows
+from stages.tokens.encode import stage as encode
+from stages.tokens.mix import stage as mix
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.tokens.train_tokenizer import stage as train_tokenizer
+from stages.training import pretrain
+from stages.training.job.continuation import StartingPoint, TrainedRun
+from stages.training.measures.metrics import read_metrics
+from stages.training.model.config import ModelConfig
+from stages.training.run import continued_training
+from stages.training.run.continued_training import Trunk, new_run, read_trunk, refuse_unfit
 from tests.conftest import run_stage
 from tests.stages.conftest import MODEL, RUNTIME, sentences
 from tests.stages.made import documents
@@ -186,7 +190,7 @@ def test_several_cool_downs_share_their_trunk(trunks: Trunks, whole: Artifact) -
 
 
 def test_another_mixture_starts_at_its_first_sequence(trunks: Trunks) -> None:
-    from stages.lm.data.mixture import read_mixture
+    from stages.tokens.sequences.mixture import read_mixture
     from tests.golden import oracle
 
     events: list[Event] = []

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from flows.progress import end_values
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.conversations import STAGE
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import validated
-from stages.core.contract.states import NodeState
-from stages.core.run.runner import Result
-from stages.core.tables.parquet import read_rows
-from stages.text.dialogue_formats.chat_formats import CHAT_FORMATS
-from stages.text.items.held_out import normalised
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.examples.conversations import STAGE
+from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
+from stages.examples.items.held_out import normalised
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.recipe import validated
+from stages.record.contract.states import NodeState
+from stages.record.run.runner import Result
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
 from tests.made.variants import Data

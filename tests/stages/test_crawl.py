@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.parquet import read_rows
-from stages.crawl import STAGE
+from stages.corpus.crawl.stage import STAGE
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
+from tests.corpus.crawl.test_crawler import PAGES, serving
+from tests.corpus.warc.test_records import record
+from tests.corpus.warc.test_zstd_frames import frame, stored
 from tests.made.variants import Data
-from tests.text.site.test_crawler import PAGES, serving
-from tests.text.warc.test_records import record
-from tests.text.warc.test_zstd_frames import frame, stored
 
 DOCS = {"packages": ["datasketch"], "max_pages": 12, "min_page_chars": 200}
 
@@ -88,7 +88,7 @@ def test_a_site_is_crawled_by_its_seeds(tmp_path: Path) -> None:
 
 def test_a_killed_crawl_goes_on_from_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The crawl is killed twice. It still requests each page once, and its bytes equal those of an undisturbed crawl."""
-    from stages.text.site import crawler
+    from stages.corpus.crawl import crawler
 
     asked: list[str] = []
     fetch = crawler._fetch

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from stages import extract
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import VerificationError
-from stages.core.contract.recipe import validated
-from stages.core.contract.runtime import Runtime
-from stages.core.run import node_job, runner
-from stages.core.run.import_artifact import import_artifact
-from stages.core.store import manifest
-from stages.crawl import STAGE
+from stages.corpus.crawl.stage import STAGE
+from stages.corpus.extract import stage as extract
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import VerificationError
+from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
+from stages.record.run import node_job, runner
+from stages.record.run.import_artifact import import_artifact
+from stages.record.store import manifest
 from tests.conftest import run_stage
-from tests.text.site.test_crawler import PAGES, serving
-from tests.text.warc.test_records import member, record
+from tests.corpus.crawl.test_crawler import PAGES, serving
+from tests.corpus.warc.test_records import member, record
 
 DOCS = {"packages": ["datasketch"], "max_pages": 6, "min_page_chars": 200}
 GZIP = b"\x1f\x8b\x08"
@@ -161,7 +161,7 @@ def test_a_given_set_that_names_other_files_is_refused(given: Artifact, tmp_path
 
 
 def test_too_long_a_list_is_refused(given: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.warc_listing.MAX_FILE_BYTES", 50)
+    monkeypatch.setattr("stages.corpus.warc.warc_listing.MAX_FILE_BYTES", 50)
     assert STAGE.fault is not None and STAGE.fault(given.path) == "files.json has more than 0 MiB"
 
 

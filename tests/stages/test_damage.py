@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from stages import encode, evaluate, export, pretrain, sft
-from stages.core.contract.declaration import Artifact, Stage
-from stages.core.contract.errors import StageError, VerificationError
-from stages.core.run.runner import Event
-from stages.core.store import manifest
+from stages.evaluation import export
+from stages.evaluation.evaluate import stage as evaluate
+from stages.record.contract.declaration import Artifact, Stage
+from stages.record.contract.errors import StageError, VerificationError
+from stages.record.run.runner import Event
+from stages.record.store import manifest
+from stages.tokens.encode import stage as encode
+from stages.training import pretrain, sft
 from tests.conftest import run_stage
-from tests.lm.ranks.test_rank_faults import full_disk_in_ranks
 from tests.stages.conftest import PRETRAIN, RUNTIME, SFT, Chain
+from tests.training.launch.test_rank_faults import full_disk_in_ranks
 
 
 @contextmanager
@@ -93,7 +96,7 @@ def test_a_full_disk_in_a_rank_is_one_message(chain: Chain, tmp_path: Path, monk
 
 def test_an_input_that_is_deleted_under_a_rank_is_one_message(chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is deleted after the check of the inputs and before the ranks open it."""
-    from stages.lm.train import training_run
+    from stages.training.run import training_run
 
     shard = chain.tokens.path / "tokens" / "00000.bin"
     true, whole = training_run.launch, shard.read_bytes()

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import read_rows
-from stages.decontaminate import STAGE, clean_text
-from stages.text.match.ngrams import build_index, empty_index, find, load_index, save_index
-from stages.text.match.words import normalise_words
+from stages.corpus.decontaminate import STAGE, clean_text
+from stages.corpus.text.ngrams import build_index, empty_index, find, load_index, save_index
+from stages.corpus.text.words import normalise_words
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.variants import Data
 from tests.stages.made import artifact, documents

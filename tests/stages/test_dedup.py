@@ -9,12 +9,12 @@ from uuid import uuid5
 
 import pytest
 
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.index import database
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.dedup import STAGE
-from stages.text.match.minhash import best_bands
+from stages.corpus.dedup.minhash import best_bands
+from stages.corpus.dedup.stage import STAGE
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.index import database
+from stages.record.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.made.variants import Data
 from tests.stages.made import SPACE, artifact, documents, relisted

@@ -12,13 +12,13 @@ import pytest
 from flows.cli import main
 from flows.contradictions import refuse_contradictions
 from flows.pipeline import config_classes
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import Recipe, load_recipe
-from stages.core.store import key, key_record
-from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig
-from stages.lm.model.dial import MUON_LEAST_DECAY
-from stages.pretrain import STAGE
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import Recipe, load_recipe
+from stages.record.store import key, key_record
+from stages.training.model import flops
+from stages.training.model.config import ModelConfig
+from stages.training.model.dial import MUON_LEAST_DECAY
+from stages.training.pretrain import STAGE
 from tests.conftest import PROJECT
 
 TINY = (PROJECT / "configs" / "tiny.yaml").read_text()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stages import dpo
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.lm.measures.metrics import read_metrics
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.training import dpo
+from stages.training.measures.metrics import read_metrics
 from tests.conftest import run_stage
 from tests.stages.conftest import DPO, RUNTIME, Chain
 from tests.stages.made import artifact

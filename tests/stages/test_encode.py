@@ -12,18 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows
-from stages.encode import STAGE
-from stages.text.basics.hash_sampling import hash_value
-from stages.text.items.chat import BOS, EOS, SPECIAL_TOKENS
-from stages.text.tokenizer import engine_check, token_engine
-from stages.text.tokenizer.bpe import load_plain, save
-from stages.text.tokenizer.bpe_training import train_bpe
+from stages.corpus.text.hash_sampling import hash_value
+from stages.examples.items.chat import BOS, EOS, SPECIAL_TOKENS
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows
+from stages.tokens.encode import engine_check
+from stages.tokens.encode.stage import STAGE
+from stages.tokens.tokenizer import token_engine
+from stages.tokens.tokenizer.bpe import load_plain, save
+from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
-from tests.text.tokenizer.test_tokenizer_mend import like_llama2, mended, written
+from tests.tokens.train_tokenizer.test_tokenizer_mend import like_llama2, mended, written
 
 SHARDS = [["The sum of two.", "", "Ein <|eot_id|> Häuschen\n\n  x"], [("wiki", "Other 1234 text 漢字.")]]
 
@@ -67,7 +68,7 @@ def test_workers_do_not_change_the_bytes(tmp_path: Path, tokenizer: Artifact) ->
 
 def test_both_engines_write_the_same_files(tmp_path: Path, tokenizer: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces: a piece ends within a row group, and a document is longer than a piece."""
-    monkeypatch.setattr("stages.encode.PIECE_BYTES", 20)
+    monkeypatch.setattr("stages.tokens.encode.stage.PIECE_BYTES", 20)
     docs = made.documents(tmp_path / "docs", SHARDS)
     events: list[Any] = []
     files, digests = [], set[str]()
@@ -134,7 +135,7 @@ def test_texts_that_cannot_be_read_are_refused(tmp_path: Path, tokenizer: Artifa
 
 
 def test_the_sample_follows_the_seed_and_is_a_thousandth(tmp_path: Path) -> None:
-    from stages.encode import EncodeTask, SampledSoFar, _sampled
+    from stages.tokens.encode.stage import EncodeTask, SampledSoFar, _sampled
 
     ids = pa.array([number.to_bytes(16, "big") for number in range(8192)], pa.binary(16))
     sizes = np.full(8192, 1000)
@@ -147,7 +148,7 @@ def test_the_sample_follows_the_seed_and_is_a_thousandth(tmp_path: Path) -> None
 
 def test_row_groups_share_the_sample_of_a_shard(tmp_path: Path) -> None:
     """Catches: a document of every row group, however large it is, and a share that a row group leaves unused and the next one does not get."""
-    from stages.encode import EncodeTask, SampledSoFar, _sampled
+    from stages.tokens.encode.stage import EncodeTask, SampledSoFar, _sampled
 
     task, so_far, chosen = EncodeTask(tmp_path, tmp_path, "gigatoken", 0, "uint16", 0, 1, 1), SampledSoFar(), []
     for group in range(40):

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages import encode, mix
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows
-from stages.lm.data.reader import SequenceReader
-from stages.mixture_sequences import part_files
-from stages.text.items.chat import BOS, EOS, LLAMA3, SPECIAL_TOKENS
-from stages.text.tokenizer.bpe import write_config
-from stages.text.tokens.validation import open_tokens, read_training_segments, read_validation
+from stages.examples.items.chat import BOS, EOS, LLAMA3, SPECIAL_TOKENS
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows
+from stages.tokens.encode import stage as encode
+from stages.tokens.mix import stage as mix
+from stages.tokens.sequences.validation import open_tokens, read_training_segments, read_validation
+from stages.tokens.tokenizer.bpe import write_config
+from stages.training.data.reader import SequenceReader
+from stages.training.run.mixture_sequences import part_files
 from tests.conftest import run_stage
 from tests.stages import made
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stages import dpo, sft
-from stages.core.contract.declaration import Artifact, Context, Stage
-from stages.core.contract.errors import StageError
-from stages.core.contract.recipe import validated
-from stages.core.contract.runtime import Runtime
-from stages.enough_data import PLENTY, refuse_too_few
+from stages.record.contract.declaration import Artifact, Context, Stage
+from stages.record.contract.errors import StageError
+from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
+from stages.training import dpo, sft
+from stages.training.run.enough_data import PLENTY, refuse_too_few
 from tests.conftest import run_stage
 from tests.stages.conftest import DPO, RUNTIME, SFT, Chain, conversations
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows
-from stages.encode import STAGE as ENCODE
-from stages.evaluate import STAGE, report_section
-from stages.mix import STAGE as MIX
+from stages.evaluation.evaluate.stage import STAGE, report_section
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows
+from stages.tokens.encode.stage import STAGE as ENCODE
+from stages.tokens.mix.stage import STAGE as MIX
 from tests.conftest import run_stage
 from tests.stages import made, tiny_model
 
@@ -111,8 +111,8 @@ def test_the_tokens_that_the_baselines_count_are_those_asked_for(scored: Artifac
 def test_bits_per_byte_equal_a_plain_forward_pass(scored: Artifact, inputs: dict[str, Artifact]) -> None:
     import torch
 
-    from stages.lm.infer.score import load_model
-    from stages.text.tokens.validation import read_validation
+    from stages.evaluation.evaluate.score import load_model
+    from stages.tokens.sequences.validation import read_validation
 
     model = load_model(inputs["model"].path, "cpu")
     validation = read_validation(inputs["mixture"].path, inputs["tokens"].path)
@@ -147,7 +147,7 @@ def test_baselines_stand_beside_on_the_same_documents(scored: Artifact) -> None:
 
 
 def test_fewer_baseline_tokens_count_fewer_segments(inputs: dict[str, Artifact]) -> None:
-    from stages.text.tokens.validation import read_training_segments
+    from stages.tokens.sequences.validation import read_training_segments
 
     every, vocab_size = read_training_segments(inputs["mixture"].path, inputs["tokens"].path, 10**9, 0)
     some, _ = read_training_segments(inputs["mixture"].path, inputs["tokens"].path, 500, 0)
@@ -237,7 +237,7 @@ def greedy(folder: Path, ids: list[int], count: int) -> list[int]:
 def test_openings_of_held_out_documents_are_continued_greedily(inputs: dict[str, Artifact], scored: Artifact) -> None:
     from transformers import AutoTokenizer
 
-    from stages.text.tokens.validation import read_validation
+    from stages.tokens.sequences.validation import read_validation
 
     tokenizer, folder = AutoTokenizer.from_pretrained(inputs["model"].path), inputs["model"].path
     held = read_validation(inputs["mixture"].path, inputs["tokens"].path)

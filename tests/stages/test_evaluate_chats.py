@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows
-from stages.evaluate import STAGE
+from stages.evaluation.evaluate.stage import STAGE
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.stages import made, tiny_model
 
@@ -141,11 +141,11 @@ def test_an_answer_alone_follows_an_empty_question(inputs: dict[str, Artifact]) 
     """What acc_mutual_info subtracts: the same template without the words of the question. acc_norm divides by the letters of the answer."""
     from transformers import AutoTokenizer
 
-    from stages.evaluate import _answer_ids
-    from stages.lm.infer.harness import run_tasks
-    from stages.lm.infer.lm_eval_model import make_lm
-    from stages.lm.infer.score import load_model
-    from stages.text.tokenizer.bpe import load_chat_format
+    from stages.evaluation.evaluate.harness import run_tasks
+    from stages.evaluation.evaluate.lm_eval_model import make_lm
+    from stages.evaluation.evaluate.score import load_model
+    from stages.evaluation.evaluate.stage import _answer_ids
+    from stages.tokens.tokenizer.bpe import load_chat_format
 
     folder = inputs["model"].path
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.core.contract.declaration import Artifact
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import read_rows
-from stages.evaluate import STAGE, report_section
+from stages.evaluation.evaluate.stage import STAGE, report_section
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.record.contract.declaration import Artifact
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.stages import made, tiny_model
 
@@ -107,7 +107,7 @@ def test_prompts_that_do_not_fit_beside_a_text_are_counted_and_named(inputs: dic
 
 
 def test_a_long_list_names_ten_items_and_says_where_the_others_are() -> None:
-    from stages.task_scores import _shown
+    from stages.evaluation.evaluate.task_scores import _shown
 
     assert _shown([*"abcdefghijklm"]) == "a, b, c, d, e, f, g, h, i, j and 3 more (harness.json has all)"
     assert _shown([*"abcdefghij"]) == "a, b, c, d, e, f, g, h, i, j"

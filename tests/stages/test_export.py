@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import dpo, export, pretrain, sft
-from stages.core.contract.declaration import Stage
-from stages.core.contract.errors import RecipeError, StageError, VerificationError
-from stages.core.run.import_artifact import import_artifact
-from stages.core.store.external import sha256_file
-from stages.core.store.manifest import read_artifact
-from stages.lm.checkpoints import checkpoint
-from stages.lm.infer import convert
-from stages.lm.model.config import read_model_config
-from stages.lm.model.llama import build, whole_sequences
-from stages.queries.weights import compare_weights
+from stages.evaluation import export
+from stages.questions.weights import compare_weights
+from stages.record.contract.declaration import Stage
+from stages.record.contract.errors import RecipeError, StageError, VerificationError
+from stages.record.run.import_artifact import import_artifact
+from stages.record.store.external import sha256_file
+from stages.record.store.manifest import read_artifact
+from stages.training import dpo, pretrain, sft
+from stages.training.checkpoints import checkpoint, convert
+from stages.training.model.config import read_model_config
+from stages.training.model.llama import build, whole_sequences
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 
@@ -100,7 +100,7 @@ def test_export_refuses_a_damaged_checkpoint(chain: Chain, tmp_path: Path) -> No
 
 
 def test_export_refuses_another_tokenizer(chain: Chain, tmp_path: Path) -> None:
-    from stages import train_tokenizer
+    from stages.tokens.train_tokenizer import stage as train_tokenizer
     from tests.stages.conftest import sentences
     from tests.stages.made import documents
 

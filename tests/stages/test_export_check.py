@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from stages import export
-from stages.core.contract.errors import VerificationError
-from stages.lm.checkpoints import checkpoint
-from stages.lm.infer import convert
-from stages.lm.model.config import ModelConfig, read_model_config, write_model_config
+from stages.evaluation import export
+from stages.record.contract.errors import VerificationError
+from stages.training.checkpoints import checkpoint, convert
+from stages.training.model.config import ModelConfig, read_model_config, write_model_config
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 from tests.stages.made import artifact

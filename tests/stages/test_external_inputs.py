@@ -20,14 +20,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from flows.pipeline import pipeline, stage_of
-from stages import crawl, extract
-from stages.core.contract.declaration import External, Stage
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import validated
-from stages.core.contract.runtime import Runtime
-from stages.core.run.node_job import prepare
-from stages.core.run.runner import run_node
-from stages.core.store.manifest_schema import contradictions
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.extract import stage as extract
+from stages.record.contract.declaration import External, Stage
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
+from stages.record.run.node_job import prepare
+from stages.record.run.runner import run_node
+from stages.record.store.manifest_schema import contradictions
 from tests.conftest import run_stage
 from tests.stages.external_cases import CASES, Case, Entries, Entry
 

@@ -12,20 +12,21 @@ from uuid import UUID
 
 import pytest
 
-from stages import boilerplate, crawl
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.index import database
-from stages.core.tables.parquet import read_rows
-from stages.extract import DAMAGED, STAGE
-from stages.queries.affected import affected
-from stages.text.warc.framing import WarcLimits
-from stages.text.warc.records import read_records
-from stages.unique_ids import fallback_doc_id
+from stages.corpus.boilerplate import stage as boilerplate
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.extract.stage import DAMAGED, STAGE
+from stages.corpus.extract.unique_ids import fallback_doc_id
+from stages.corpus.warc.framing import WarcLimits
+from stages.corpus.warc.records import read_records
+from stages.questions.affected import affected
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.index import database
+from stages.record.tables.parquet import read_rows
 from tests.conftest import PROJECT, run_stage
+from tests.corpus.warc.test_records import member, record
 from tests.made.prose import LANGUAGES, sentences
 from tests.made.variants import Data
-from tests.text.warc.test_records import member, record
 
 
 def rows(artifact: Artifact, name: str, shard: int = 0) -> list[dict[str, Any]]:
@@ -331,7 +332,7 @@ def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from tests.stages.test_extract import extract, rows
-from stages.core.tables.parquet import read_rows
+from stages.record.tables.parquet import read_rows
 small = extract([Path({str(tmp_path / "small.warc.gz")!r})], Path({str(tmp_path / "one")!r}))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 found = extract([Path({str(file)!r})], Path({str(tmp_path / "two")!r}), max_bad_records=2)

@@ -13,9 +13,9 @@ CODE = """
 import resource, sys
 from hashlib import sha256
 from pathlib import Path
-from stages.core.tables.shards import Meter
-from stages.extract import ExtractConfig, ExtractTask, extract_file
-from stages.core.contract.errors import StageError
+from stages.record.tables.shards import Meter
+from stages.corpus.extract.stage import ExtractConfig, ExtractTask, extract_file
+from stages.record.contract.errors import StageError
 
 def extracted(file, folder):
     folder.mkdir()
@@ -60,8 +60,8 @@ from pathlib import Path
 from tests.stages.test_extract import extract
 from tests.stages.crash import crash_at
 if __name__ == "__main__":
-    import stages.core.tables.shards
-    stages.core.tables.shards._one = crash_at
+    import stages.record.tables.shards
+    stages.record.tables.shards._one = crash_at
     extract([Path({str(tmp_path / "f.warc.gz")!r})], Path({str(tmp_path / "home")!r}))
 """
     script = tmp_path / "crash.py"

@@ -1,4 +1,4 @@
-"""Languages, rules and their decisions. tests/text/quality/test_rules.py compares verdicts with datatrove."""
+"""Languages, rules and their decisions. tests/corpus/filter/test_rules.py compares verdicts with datatrove."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from stages import train_quality
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.parquet import read_rows, write_rows
-from stages.core.tables.shards import run_in_pool
-from stages.filter import STAGE, FilterConfig
-from stages.text.quality.classifier import FastTextSettings, train
-from stages.text.quality.stop_words import GOPHER
+from stages.corpus import train_quality
+from stages.corpus.filter.stage import STAGE, FilterConfig
+from stages.corpus.text.classifier import FastTextSettings, train
+from stages.corpus.text.stop_words import GOPHER
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import read_rows, write_rows
+from stages.record.tables.shards import run_in_pool
 from tests.conftest import run_stage
 from tests.made.rule_breakers import broken
 from tests.made.variants import Data

@@ -13,15 +13,17 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
-from stages import crawl, dedup, extract
-from stages.core.contract.declaration import Artifact, ExternalFile
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables import import_documents
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.core.tables.shards import Meter
-from stages.given_documents import extract_rows
+from stages.corpus.crawl import stage as crawl
+from stages.corpus.dedup import stage as dedup
+from stages.corpus.documents import import_documents
+from stages.corpus.extract import stage as extract
+from stages.corpus.extract.given_documents import extract_rows
+from stages.record.contract.declaration import Artifact, ExternalFile
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.record.tables.shards import Meter
 from tests.conftest import run_stage
-from tests.text.warc.test_records import member, record
+from tests.corpus.warc.test_records import member, record
 
 PLAIN = "The function returns a copy of the list that was given to it, and the order of its items does not change."
 OWN = "0f0e0d0c-1111-4222-8333-444455556666"

@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 
 from flows.pipeline import LeftOut, upstream
-from stages import reference, sft
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.core.tables.training_tables import HELD_OUT_BY, HELD_OUT_DOCUMENTS
-from stages.held_out_quotes import ROLES, _quotable
-from stages.lm.data.pairs import ConversationRecord, PreferenceRecord
-from stages.text.match.words import normalise_words
+from stages.corpus.text.words import normalise_words
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.training import reference, sft
+from stages.training.data.pairs import ConversationRecord, PreferenceRecord
+from stages.training.run.held_out_quotes import ROLES, _quotable
+from stages.training.run.training_tables import HELD_OUT_BY, HELD_OUT_DOCUMENTS
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.conftest import RUNTIME, SFT, Chain, sentences

@@ -22,11 +22,13 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save
 
-from stages import decontaminate, pretrain, train_tokenizer
-from stages.core.contract.declaration import Stage
-from stages.core.contract.errors import LoamError
-from stages.core.run import confined
-from stages.core.run.import_artifact import import_artifact
+from stages.corpus import decontaminate
+from stages.record.contract.declaration import Stage
+from stages.record.contract.errors import LoamError
+from stages.record.run import confined
+from stages.record.run.import_artifact import import_artifact
+from stages.tokens.train_tokenizer import stage as train_tokenizer
+from stages.training import pretrain
 from tests.stages import tiny_model
 
 Raw = dict[str, Any]

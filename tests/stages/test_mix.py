@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.parquet import read_rows
-from stages.encode import STAGE as ENCODE
-from stages.mix import STAGE, Mix
-from stages.text.tokenizer.bpe import save
-from stages.text.tokenizer.bpe_training import train_bpe
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import read_rows
+from stages.tokens.encode.stage import STAGE as ENCODE
+from stages.tokens.mix.stage import STAGE, Mix
+from stages.tokens.tokenizer.bpe import save
+from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
 from tests.stages import made
 
@@ -144,8 +144,8 @@ def test_spans_are_written_in_groups_of_131072(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from stages.mix import PackedSequences, _write_sequence_spans
-    from stages.text.tokens.spans import Spans
+    from stages.tokens.mix.spans import Spans
+    from stages.tokens.mix.stage import PackedSequences, _write_sequence_spans
 
     count = (1 << 17) + 1
     one = np.zeros(1, np.int64)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from stages import mix
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows
-from stages.mix import STAGE, Mix, report_section
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows
+from stages.tokens.mix import stage as mix
+from stages.tokens.mix.stage import STAGE, Mix, report_section
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.test_mix_repeats import lowest, spans_by_id, tokens_of

@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from stages import dedup, mix
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.lm.data.mixture import read_mixture
-from stages.lm.data.order import Order
-from stages.lm.data.phases import BatchSize, phase_table
+from stages.corpus.dedup import stage as dedup
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.tokens.mix import stage as mix
+from stages.tokens.sequences.mixture import read_mixture
+from stages.training.data.order import Order
+from stages.training.data.phases import BatchSize, phase_table
 from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.test_mix_repeats import spans_by_id, tokens_of
-from tests.text.tokens.test_buckets import tier_of
+from tests.tokens.mix.test_buckets import tier_of
 
 LENGTHS = {"web": [3 + (i * 7) % 23 for i in range(60)], "wiki": [5 + (i * 5) % 17 for i in range(40)]}
 BUCKETS = [{"by": "score", "upsampling": [0.0, 1.0, 3.0]}, {"by": "lang", "factors": {"de": 2.0}}]

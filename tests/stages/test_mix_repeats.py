@@ -14,11 +14,11 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from stages import mix
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.text.tokens.spans import read_spans, select_validation
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.tokens.mix import stage as mix
+from stages.tokens.mix.spans import read_spans, select_validation
 from tests.conftest import run_stage
 from tests.stages import made
 
@@ -49,7 +49,7 @@ def spans_by_id(tokens: Artifact) -> dict[UUID, dict[str, Any]]:
 
 
 def lowest(seed: int, purpose: str, ids: list[UUID]) -> list[UUID]:
-    """Documents sorted by hash, as stages/text/basics/hash_sampling.py defines it: BLAKE2b of the id, keyed by seed and purpose."""
+    """Documents sorted by hash, as stages/corpus/text/hash_sampling.py defines it: BLAKE2b of the id, keyed by seed and purpose."""
     return sorted(ids, key=lambda i: blake2b(i.bytes, digest_size=8, key=f"{seed}:{purpose}".encode()).digest())
 
 

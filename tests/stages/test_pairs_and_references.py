@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from stages.core.tables.parquet import read_rows
-from stages.lm.data import pairs
-from stages.lm.data.reader import IGNORE, Batch, SequenceReader
-from tests.lm.made import render
+from stages.record.tables.parquet import read_rows
+from stages.training.data import pairs
+from stages.training.data.reader import IGNORE, Batch, SequenceReader
 from tests.stages.conftest import DPO, Chain
 from tests.stages.test_settings_reach_the_job import job_of
+from tests.training.made import render
 
 
 def chat(*turns: tuple[str, str]) -> dict[str, Any]:

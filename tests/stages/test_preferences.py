@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.conversations import STAGE as CONVERSATIONS
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.contract.recipe import validated
-from stages.core.tables.parquet import read_rows
-from stages.preferences import STAGE
-from stages.text.dialogue_formats.pair_formats import PAIR_FORMATS
-from stages.text.items.held_out import normalised
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.examples.conversations import STAGE as CONVERSATIONS
+from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.items.held_out import normalised
+from stages.examples.preferences import STAGE
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.recipe import validated
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
 from tests.made.variants import Data

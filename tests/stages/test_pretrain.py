@@ -14,17 +14,18 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from stages import pretrain
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import read_rows
-from stages.lm.checkpoints import checkpoint
-from stages.lm.data.order import Order
-from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
-from stages.lm.infer.convert import hugging_face_model
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.model import flops
-from stages.lm.model.config import read_model_config
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import read_rows
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.training import pretrain
+from stages.training.checkpoints import checkpoint
+from stages.training.checkpoints.convert import hugging_face_model
+from stages.training.data.order import Order
+from stages.training.data.phases import BatchSize, phase_table
+from stages.training.measures.metrics import read_metrics
+from stages.training.model import flops
+from stages.training.model.config import read_model_config
 from tests.conftest import run_stage
 from tests.stages.conftest import PRETRAIN, RUNTIME, TRAINING, Chain
 from tests.stages.made import artifact
@@ -157,7 +158,7 @@ def ranks_below(pid: int) -> list[int]:
     """Process ids of the training ranks that this process started."""
     import psutil
 
-    return [child.pid for child in psutil.Process(pid).children() if "stages.lm.ranks.rank" in " ".join(child.cmdline())]
+    return [child.pid for child in psutil.Process(pid).children() if "stages.training.loop.rank" in " ".join(child.cmdline())]
 
 
 def test_too_few_sequences(chain: Chain, tmp_path: Path) -> None:

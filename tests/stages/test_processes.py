@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.processes import connect_to_loopback_directly, free_port, lock_file
+from stages.record.processes import connect_to_loopback_directly, free_port, lock_file
 from tests.conftest import until
 
 
@@ -51,7 +51,7 @@ def test_a_free_port_can_be_listened_on() -> None:
         server.listen()
 
 
-CHILD = "import sys, time; from stages.processes import die_with_parent; die_with_parent(int(sys.argv[1])); print(1, flush=True); time.sleep(99)"
+CHILD = "import sys, time; from stages.record.processes import die_with_parent; die_with_parent(int(sys.argv[1])); print(1, flush=True); time.sleep(99)"
 PARENT = (
     "import os, subprocess, sys, time;"
     "child = subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())], stdout=subprocess.PIPE);"

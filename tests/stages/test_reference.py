@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import reference
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.lm.checkpoints import checkpoint
-from stages.lm.infer.convert import hugging_face_model
-from stages.lm.model.config import read_model_config
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.training import reference
+from stages.training.checkpoints import checkpoint
+from stages.training.checkpoints.convert import hugging_face_model
+from stages.training.model.config import read_model_config
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, Chain
 from tests.stages.made import artifact

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from flows.pipeline import pipeline, stage_of
-from stages.contamination import SEARCHES
-from stages.core.contract.declaration import Artifact
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import schema, write_rows
-from stages.generations import GENERATIONS
-from stages.report import STAGE, result_rows
+from stages.evaluation.contamination import SEARCHES
+from stages.evaluation.evaluate.generations import GENERATIONS
+from stages.evaluation.report.stage import STAGE, result_rows
+from stages.record.contract.declaration import Artifact
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import schema, write_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import schema, write_rows
-from stages.evaluate import WORDING
-from stages.report import STAGE, _environment, result_rows
-from stages.text.web.chart import line_chart
+from stages.evaluation.charts.chart import line_chart
+from stages.evaluation.evaluate.stage import WORDING
+from stages.evaluation.report.stage import STAGE, _environment, result_rows
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import schema, write_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted
 from tests.stages.test_report import DPO, score, scores, whole_pipeline, write_scores
@@ -36,7 +36,7 @@ def pipeline(tmp_path: Path) -> dict[str, Artifact]:
 def page(pipeline: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
     """Returns the values from which the page is rendered."""
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr("stages.text.web.theme.render", lambda body, page_title, /, **values: seen.append(values) or "")
+    monkeypatch.setattr("stages.evaluation.charts.theme.render", lambda body, page_title, /, **values: seen.append(values) or "")
     run_stage(STAGE, config, {node: relisted(made) for node, made in pipeline.items()}, home)  # a test can have changed the files
     return seen[0]
 

@@ -7,9 +7,9 @@ from typing import Annotated
 import pytest
 from pydantic import ValidationError
 
-from stages.core.contract.errors import RecipeError
-from stages.core.contract.recipe import validated
-from stages.settings import Field, OneOf, StageConfig, deciding
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.recipe import validated
+from stages.record.settings import Field, OneOf, StageConfig, deciding
 
 
 class Shape(StageConfig):

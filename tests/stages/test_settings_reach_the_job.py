@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from stages import dpo, export, mix, pretrain, reference, sft
-from stages.core.contract.declaration import Artifact, Context, Stage
-from stages.core.contract.errors import StageError
-from stages.core.contract.runtime import Runtime
-from stages.lm.model.loss_dpo import DpoLoss
-from stages.lm.model.loss_next_token import NextTokenLoss
-from stages.lm.train import training_run
-from stages.lm.train.job import RankJob, read_job, write_job
-from stages.settings import OneOf, StageConfig
+from stages.evaluation import export
+from stages.record.contract.declaration import Artifact, Context, Stage
+from stages.record.contract.errors import StageError
+from stages.record.contract.runtime import Runtime
+from stages.record.settings import OneOf, StageConfig
+from stages.tokens.mix import stage as mix
+from stages.training import dpo, pretrain, reference, sft
+from stages.training.job.job import RankJob, read_job, write_job
+from stages.training.losses.loss_dpo import DpoLoss
+from stages.training.losses.loss_next_token import NextTokenLoss
+from stages.training.run import training_run
 from tests.stages.conftest import DPO, MODEL, PRETRAIN, SFT, Chain
 
 TRAINING: dict[str, Any] = {
@@ -246,7 +248,7 @@ def test_every_setting_of_the_mixture(chain: Chain, tmp_path: Path, setting: str
         "weighting.alpha",
         "over_max_epochs",
         "buckets",
-    }  # tests/text/tokens/test_mixture_plan.py, several sources
+    }  # tests/tokens/mix/test_mixture_plan.py, several sources
     assert set(settings_of(mix.Mix)) == MIXTURE.keys() | elsewhere
 
     def mixed(config: Mapping[str, Any], out: Path) -> dict[str, bytes]:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages import sft, train_tokenizer
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows
-from stages.lm.data.reader import IGNORE, SequenceReader
-from stages.lm.train.job import read_job
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows
+from stages.tokens.train_tokenizer import stage as train_tokenizer
+from stages.training import sft
+from stages.training.data.reader import IGNORE, SequenceReader
+from stages.training.job.job import read_job
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, SFT, Chain, conversations, sentences
 from tests.stages.made import documents
@@ -33,7 +34,7 @@ def kept_scratch(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_loss_on_assistant_tokens_and_their_end_of_turn_only(chain: Chain, kept_scratch: Path) -> None:
     from tokenizers import Tokenizer
 
-    from stages.lm.data.reader import SequenceFiles
+    from stages.training.data.reader import SequenceFiles
 
     tokenizer = Tokenizer.from_file(str(chain.tokenizer.path / "tokenizer.json"))
     folder = kept_scratch / "data" / "train"
@@ -117,12 +118,12 @@ def test_a_base_model_without_its_shards_is_refused(chain: Chain, tmp_path: Path
 
 
 def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: Path) -> None:
-    from stages.lm.data.phases import SequenceRange
-    from stages.lm.data.reader import SequenceFiles
-    from stages.lm.model.config import read_model_config
-    from stages.lm.model.loss_dpo import DpoLoss
-    from stages.lm.train.job import Machine, RankJob, write_job
-    from tests.lm.made import training
+    from stages.tokens.sequences.mixture import SequenceRange
+    from stages.training.data.reader import SequenceFiles
+    from stages.training.job.job import Machine, RankJob, write_job
+    from stages.training.losses.loss_dpo import DpoLoss
+    from stages.training.model.config import read_model_config
+    from tests.training.made import training
 
     sequences = SequenceFiles(("a", "b"), "uint16", "p", "r", 8, 0, ("m", "n"))
     shape = read_model_config(chain.tuned.path / "model.json")

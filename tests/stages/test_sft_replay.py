@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages import mix, sft
-from stages.core.contract.declaration import Artifact, Context
-from stages.core.contract.errors import StageError
-from stages.core.contract.recipe import validated
-from stages.core.contract.runtime import Runtime
-from stages.core.index import database
-from stages.core.tables.parquet import read_rows
-from stages.held_out_quotes import ROLES
-from stages.lm.checkpoints.receipt import read_receipt
-from stages.lm.data.reader import IGNORE, SequenceReader
-from stages.mixture_sequences import _unfit_share
-from stages.queries.estimate import REPLAY_ROLES
-from stages.queries.tracing import trace, trace_start
-from stages.training import Prepared, machine, new_job
+from stages.questions.estimate import REPLAY_ROLES
+from stages.questions.tracing import trace, trace_start
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.errors import StageError
+from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
+from stages.record.index import database
+from stages.record.tables.parquet import read_rows
+from stages.tokens.mix import stage as mix
+from stages.training import sft
+from stages.training.checkpoints.receipt import read_receipt
+from stages.training.data.reader import IGNORE, SequenceReader
+from stages.training.run.held_out_quotes import ROLES
+from stages.training.run.mixture_sequences import _unfit_share
+from stages.training.run.training import Prepared, machine, new_job
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, SFT, Chain
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stages.core.contract.declaration import Artifact
-from stages.core.index import database
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.dedup import STAGE
-from stages.queries.affected import affected
+from stages.corpus.dedup.stage import STAGE
+from stages.questions.affected import affected
+from stages.record.contract.declaration import Artifact
+from stages.record.index import database
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
 from tests.stages.made import SPACE, artifact, documents
 from tests.stages.test_filter import PROSE, filtered

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages import text_index
-from stages.conversations import TABLE as CHATS
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import StageError
-from stages.core.tables import parquet
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.core.tables.shards import Meter
-from stages.preferences import TABLE as PAIRS
-from stages.text.match.example_texts import TextKind
-from stages.text.match.suffix_array import open_piece
+from stages.corpus.text_index import stage as text_index
+from stages.corpus.text_index.example_texts import TextKind
+from stages.corpus.text_index.suffix_array import open_piece
+from stages.examples.conversations import TABLE as CHATS
+from stages.examples.preferences import TABLE as PAIRS
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
+from stages.record.tables import parquet
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.record.tables.shards import Meter
 from tests.conftest import run_stage
-from tests.queries.two_runs import doc
+from tests.questions.two_runs import doc
 from tests.stages import made
 
 MIB = 1 << 20

@@ -1,6 +1,6 @@
 """dedup, decontaminate and contamination on texts in scripts without spaces, as on English: planted copies and quotes, and unrelated texts.
 
-The expected values are from datasketch and from sets over plain Python's words (tests/text/match/spaceless.py).
+The expected values are from datasketch and from sets over plain Python's words (tests/corpus/text/spaceless.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from datasketch import MinHash
 
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.contamination import STAGE as CONTAMINATION
-from stages.contamination import report_section
-from stages.core.run.runner import Event
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.decontaminate import STAGE as DECONTAMINATE
-from stages.dedup import STAGE as DEDUP
+from stages.corpus.decontaminate import STAGE as DECONTAMINATE
+from stages.corpus.dedup.stage import STAGE as DEDUP
+from stages.evaluation.contamination import STAGE as CONTAMINATION
+from stages.evaluation.contamination import report_section
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.record.run.runner import Event
+from stages.record.tables.parquet import read_rows, schema, write_rows
 from tests.conftest import run_stage
+from tests.corpus.text.spaceless import plain, runs, sentences, sixths
 from tests.stages import made
-from tests.text.match.spaceless import plain, runs, sentences, sixths
 
 LANGUAGES = ("en", "zh", "ja", "th", "km")
 

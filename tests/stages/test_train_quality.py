@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages import train_quality
-from stages.core.contract.declaration import Artifact, ExternalFile
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.tables.parquet import schema, write_rows
-from stages.train_quality import STAGE
+from stages.corpus import train_quality
+from stages.corpus.train_quality import STAGE
+from stages.record.contract.declaration import Artifact, ExternalFile
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.tables.parquet import schema, write_rows
 from tests.bench.corpus import file_texts
 from tests.conftest import run_stage
 from tests.made.variants import Data

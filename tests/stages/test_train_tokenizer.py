@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from stages import dedup, encode
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.errors import RecipeError, StageError
-from stages.core.run.import_artifact import import_artifact
-from stages.text.tokenizer.bpe import load_chat, load_chat_format, load_plain
-from stages.text.tokens.validation import open_tokens
-from stages.train_tokenizer import STAGE
+from stages.corpus.dedup import stage as dedup
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.run.import_artifact import import_artifact
+from stages.tokens.encode import stage as encode
+from stages.tokens.sequences.validation import open_tokens
+from stages.tokens.tokenizer.bpe import load_chat, load_chat_format, load_plain
+from stages.tokens.train_tokenizer.stage import STAGE
 from tests.conftest import run_stage
 from tests.stages import made
-from tests.text.tokenizer.hugging_face_trainer import trained_by_hugging_face
-from tests.text.tokenizer.test_tokenizer_mend import like_gpt2, like_llama2
+from tests.tokens.train_tokenizer.hugging_face_trainer import trained_by_hugging_face
+from tests.tokens.train_tokenizer.test_tokenizer_mend import like_gpt2, like_llama2
 
 TEXTS = [f"Word number {i} is {chr(97 + i % 26) * 3} and it returns the length of the argument." for i in range(400)]
 
@@ -65,8 +66,8 @@ def test_rare_words_are_left_out_and_counted(tmp_path: Path) -> None:
 
 
 def test_more_words_than_the_memory_allows_are_refused_before_merges_are_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.text.tokenizer.merge_learner.learner_bytes", lambda *given: 5 << 30)
-    monkeypatch.setattr("stages.text.tokenizer.merge_learner.learn_merges", None)
+    monkeypatch.setattr("stages.tokens.train_tokenizer.merge_learner.learner_bytes", lambda *given: 5 << 30)
+    monkeypatch.setattr("stages.tokens.train_tokenizer.merge_learner.learn_merges", None)
     docs = made.documents(tmp_path / "docs", [TEXTS])
     with pytest.raises(StageError, match=r"Learning the merges from \d+ different words .* takes 5,368,709,120 bytes of memory") as caught:
         run_stage(STAGE, {"vocab_size": 300}, {"documents": docs}, tmp_path / "home")

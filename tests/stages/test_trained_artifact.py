@@ -8,19 +8,18 @@ from typing import Any, cast
 
 import pytest
 
-from stages import trained_artifact
-from stages.core.tables.parquet import read_rows
-from stages.core.tables.training_tables import REWINDS
-from stages.lm.checkpoints.receipt import NAME, fault_of
-from stages.lm.checkpoints.rewinds import Rewind, read_rewinds, write_rewinds
-from stages.lm.data.order import Order
-from stages.lm.measures.metrics import read_metrics
-from stages.lm.train import training_run
-from stages.lm.train.job import RankJob
-from stages.training import Trained
-from tests.lm.made import changed
-from tests.lm.train.test_rewinds import going_back, train
-from tests.lm.train.test_step_guard import job
+from stages.record.tables.parquet import read_rows
+from stages.training.checkpoints.receipt import NAME, fault_of
+from stages.training.checkpoints.rewinds import Rewind, read_rewinds, write_rewinds
+from stages.training.data.order import Order
+from stages.training.job.job import RankJob
+from stages.training.measures.metrics import read_metrics
+from stages.training.run import trained_artifact, training_run
+from stages.training.run.training import Trained
+from stages.training.run.training_tables import REWINDS
+from tests.training.job.test_step_guard import job
+from tests.training.loop.test_rewinds import going_back, train
+from tests.training.made import changed
 
 __all__ = ["going_back", "job"]
 
@@ -63,6 +62,6 @@ def test_a_training_that_did_not_go_back_has_no_such_file(job: RankJob, tmp_path
 
 
 def test_rewinds_are_a_table_of_every_training() -> None:
-    from stages import dpo, pretrain, sft
+    from stages.training import dpo, pretrain, sft
 
     assert all(REWINDS in stage.STAGE.tables for stage in (pretrain, sft, dpo))

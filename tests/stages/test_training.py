@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from stages.core.contract.errors import StageError
-from stages.lm.data.phases import SequenceRange
-from stages.lm.train.job import Machine
-from stages.training import Prepared, new_job
-from tests.lm.made import MODEL, training
+from stages.record.contract.errors import StageError
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.training.job.job import Machine
+from stages.training.run.training import Prepared, new_job
+from tests.training.made import MODEL, training
 
 MAIN, ANNEALING = SequenceRange(0, 900, 16), SequenceRange(900, 100, 16)
 

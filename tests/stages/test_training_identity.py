@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from stages import dpo, sft
-from stages.core.contract.declaration import Artifact, Context, Stage
-from stages.core.contract.runtime import Runtime
-from stages.core.store.manifest import content_digest
-from stages.lm.checkpoints.receipt import read_receipt
-from stages.queries.receipts import receipt_faults, windows_of
+from stages.questions.receipts import receipt_faults, windows_of
+from stages.record.contract.declaration import Artifact, Context, Stage
+from stages.record.contract.runtime import Runtime
+from stages.record.store.manifest import content_digest
+from stages.training import dpo, sft
+from stages.training.checkpoints.receipt import read_receipt
 from tests.stages.conftest import Chain
 
 ALWAYS = {"checkpoint", "model.json", "steps", "phases.parquet", "receipt.json"}

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from stages import training_replay
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.environment import environment
-from stages.lm.train.job import Machine
-from tests.lm import made_receipt
-from tests.lm.made import small_job
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.environment import environment
+from stages.training.job.job import Machine
+from stages.training.run import training_replay
+from tests.training import made_receipt
+from tests.training.made import small_job
 
 OLD: list[dict[str, Any]] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}, {"step": 3, "loss": -1.0}]
 

@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from stages.core.contract.declaration import Artifact
-from stages.core.tables.parquet import read_rows
-from stages.lm.measures.metrics import read_metrics
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows
+from stages.training.measures.metrics import read_metrics
 from tests.golden import oracle
 from tests.stages.conftest import DPO, PRETRAIN, SFT, Chain
 

@@ -12,9 +12,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages import unique_ids
-from stages.core.tables.parquet import read_rows, schema, write_rows
-from stages.unique_ids import ODD, publish
+from stages.corpus.extract import unique_ids
+from stages.corpus.extract.unique_ids import ODD, publish
+from stages.record.tables.parquet import read_rows, schema, write_rows
 
 Files = list[list[UUID]]
 

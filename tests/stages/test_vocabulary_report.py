@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from stages import vocabulary_report
-from stages.core.contract.errors import StageError
-from stages.text.tokenizer.bpe_training import train_bpe
-from stages.train_tokenizer import STAGE
-from stages.vocabulary_report import REPORT, report_section, write_report
+from stages.record.contract.errors import StageError
+from stages.tokens.train_tokenizer import vocabulary_report
+from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from stages.tokens.train_tokenizer.stage import STAGE
+from stages.tokens.train_tokenizer.vocabulary_report import REPORT, report_section, write_report
 from tests.conftest import run_stage
 from tests.stages import made
 
@@ -76,7 +76,7 @@ def test_a_document_above_the_share_is_cut_for_both(tmp_path: Path, monkeypatch:
 
 
 def test_a_baseline_that_is_no_tokenizer_is_refused_before_the_words_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.word_tables.count_words", None)
+    monkeypatch.setattr("stages.tokens.train_tokenizer.word_tables.count_words", None)
     docs = made.documents(tmp_path / "docs", [["the red fox"]])
     (tmp_path / "no.json").write_text('{"version": "1.0"}')
     with pytest.raises(StageError, match="The baseline tokenizer cannot be compared: it cannot be read: ") as caught:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from stages import conversations, preferences
-from stages.benchmarks import STAGE as BENCHMARKS
-from stages.core.contract.declaration import Stage
-from stages.core.contract.errors import StageError
-from stages.core.tables.parquet import read_rows
+from stages.examples import conversations, preferences
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.record.contract.declaration import Stage
+from stages.record.contract.errors import StageError
+from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
 from tests.stages import made

@@ -9,13 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages import word_tables
-from stages.core.contract.declaration import Context
-from stages.core.contract.runtime import Runtime
-from stages.text.tokenizer import word_counts
-from stages.word_tables import add_up_words, count_words, text_bytes, words_of
+from stages.record.contract.declaration import Context
+from stages.record.contract.runtime import Runtime
+from stages.tokens.train_tokenizer import word_counts, word_tables
+from stages.tokens.train_tokenizer.word_tables import add_up_words, count_words, text_bytes, words_of
 from tests.stages import made
-from tests.text.tokenizer.test_word_counts import by_regex, counted
+from tests.tokens.train_tokenizer.test_word_counts import by_regex, counted
 
 DRAW = random.Random(4)
 TEXTS = [" ".join("".join(DRAW.choices("abcé", k=DRAW.randint(1, 5))) for _ in range(40)) for _ in range(30)]

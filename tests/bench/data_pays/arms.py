@@ -19,8 +19,8 @@ from uuid import UUID
 
 from flows.opened_recipe import Session, open_session
 from flows.trials.seeded_runs import build_missing
-from stages.core.tables.documents import document_shards
-from stages.core.tables.parquet import count_rows, read_rows
+from stages.corpus.documents.documents import document_shards
+from stages.record.tables.parquet import count_rows, read_rows
 from tests.bench.data_pays import held_out
 from tests.conftest import answered, loam
 from tests.made.real import real_folder

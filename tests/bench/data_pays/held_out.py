@@ -17,8 +17,8 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 
-from stages.core.tables.documents import document_shards
-from stages.core.tables.parquet import read_rows
+from stages.corpus.documents.documents import document_shards
+from stages.record.tables.parquet import read_rows
 
 if TYPE_CHECKING:
     from torch import nn

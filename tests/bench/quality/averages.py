@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.printing import print_table
-from stages.lm.checkpoints.checkpoint import consolidate
-from stages.lm.checkpoints.snapshot_folders import milestones
+from stages.training.checkpoints.checkpoint import consolidate
+from stages.training.checkpoints.snapshot_folders import milestones
 from tests.bench.probe import probe
 from tests.bench.quality.__main__ import Wanted, parsed_changes, require_precision, train
 from tests.bench.quality.contestants import Trial

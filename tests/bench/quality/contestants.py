@@ -1,7 +1,7 @@
 """What is trained in the quality benchmark: settings of Loam, and the trainers of others.
 
 Every contestant is a function of the corpus, the number of training tokens and a seed. It returns the nats of the validation text and every
-FLOP of training: those of the model as stages/lm/model/flops.py counts them (attention over the whole context), and those of the optimizer's
+FLOP of training: those of the model as stages/training/model/flops.py counts them (attention over the whole context), and those of the optimizer's
 matrix products.
 
 What was tried for "loam, Muon", bits per byte after 1.5 M tokens, seed 1, 2026-11-23 (one seed each, so differences below about .01 say little):
@@ -54,13 +54,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stages.lm.data.phases import SequenceRange, phase_table, sequences_before, steps_of_sequences
-from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig
-from stages.lm.optimizers.optimizer_muon import Muon
-from stages.lm.train.job import Machine, RankJob
-from stages.lm.train.training_settings import SequenceTraining
-from stages.text.tokens.kneser_ney import fit, segment_logprobs
+from stages.evaluation.evaluate.kneser_ney import fit, segment_logprobs
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.training.data.phases import phase_table, sequences_before, steps_of_sequences
+from stages.training.job.job import Machine, RankJob
+from stages.training.job.training_settings import SequenceTraining
+from stages.training.model import flops
+from stages.training.model.config import ModelConfig
+from stages.training.optimizers.optimizer_muon import Muon
 from tests.bench.quality.wikitext import CONTEXT, ROWS, VOCABULARY, Corpus
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def loam(settings: dict[str, Any], about: str) -> Contestant:
     """A rank of Loam, in this process."""
 
     def run(trial: Trial) -> Trained:
-        from stages.lm.measures.metrics import read_metrics
-        from stages.lm.ranks.events import event_path, open_events
-        from stages.lm.ranks.rank import work
+        from stages.training.launch.events import event_path, open_events
+        from stages.training.loop.rank import work
+        from stages.training.measures.metrics import read_metrics
 
         job = job_of(trial, settings)
         Path(job.scratch).mkdir(parents=True)

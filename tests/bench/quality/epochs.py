@@ -124,8 +124,8 @@ def together(members: Sequence[Wanted], corpus: Corpus, root: Path) -> float:
 
 def exported(trial: Trial, weights: dict[str, Tensor] | None = None) -> nn.Module:
     """The model of a finished trial as a model of transformers, with other weights if they are given."""
-    from stages.lm.checkpoints.checkpoint import consolidate
-    from stages.lm.infer.convert import hugging_face_model
+    from stages.training.checkpoints.checkpoint import consolidate
+    from stages.training.checkpoints.convert import hugging_face_model
 
     model: nn.Module = hugging_face_model(
         job_of(trial, dict(CONTESTANTS[NAME].settings)).model,

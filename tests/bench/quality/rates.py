@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.printing import print_table
-from stages.lm.model.dial import dial_values
-from stages.lm.optimizers.optimizer_muon import Muon
-from stages.queries.trials.parabola import LowestPoint, ends, lowest_point
+from flows.trials.sweep.parabola import LowestPoint, ends, lowest_point
+from stages.training.model.dial import dial_values
+from stages.training.optimizers.optimizer_muon import Muon
 from tests.bench.probe import probe
 from tests.bench.quality.__main__ import Wanted, parsed_changes, require_precision, train
 from tests.bench.quality.contestants import BATCH_TOKENS

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.lm.checkpoints.checkpoint import consolidate
+from stages.training.checkpoints.checkpoint import consolidate
 from tests.bench.quality import __main__ as bench
 from tests.bench.quality.averages import mean, rows
 from tests.bench.quality.contestants import Trial

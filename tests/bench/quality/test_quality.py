@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.lm.data.phases import sequences_before
-from stages.lm.data.reader import IGNORE, SequenceReader
+from stages.training.data.phases import sequences_before
+from stages.training.data.reader import IGNORE, SequenceReader
 from tests.bench.quality import __main__ as bench
 from tests.bench.quality.contestants import (
     CONTESTANTS,

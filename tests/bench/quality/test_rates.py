@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.queries.trials.parabola import LowestPoint
+from flows.trials.sweep.parabola import LowestPoint
 from tests.bench.quality.rates import changes, row
 
 

@@ -11,7 +11,7 @@ import resource
 import sys
 from pathlib import Path
 
-from stages.processes import die_with_parent, resident_bytes
+from stages.record.processes import die_with_parent, resident_bytes
 from tests.bench.quality.contestants import CONTESTANTS, Trial, finished
 from tests.bench.quality.wikitext import Corpus
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.lm.data.reader import SequenceFiles
+from stages.training.data.reader import SequenceFiles
 from tests.made import prose
 from tests.made.real import real_folder
 

@@ -3,7 +3,7 @@
 All sides train a model of one shape on the same sequences in one run, each in its own process with one thread. They take turns in rounds, so
 that other work on the machine meets all alike. Counted are CPU seconds per step; start-up and compilation (with an empty cache) are a column
 of their own. FLOP/s are those of the model, not of what a side computes: attention over the whole context without the causal discount
-(stages/lm/model/flops.py), or to the earlier tokens of the document. Both are compared with a square matrix product in the same precision.
+(stages/training/model/flops.py), or to the earlier tokens of the document. Both are compared with a square matrix product in the same precision.
 A second table has the memory of the loss alone at a large vocabulary.
 
 nanochat is no dependency. The environment variable LOAM_BENCH_NANOCHAT names a checkout of it; without one, its row is left out. bf16 is left
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from flows.cli.printing import print_table
-from stages.lm.model.peak_flops import PRODUCT_FLOPS
+from stages.training.model.peak_flops import PRODUCT_FLOPS
 from tests.bench.probe import emulated, probe
 from tests.bench.train import figures, head_loss, prepared
 from tests.bench.train.rounds import left_out, measure

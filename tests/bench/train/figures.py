@@ -57,7 +57,7 @@ class Work:
 
     Attributes:
         tokens: Tokens of a step without padding, a mean over the counted steps.
-        attention_whole: FLOPs of attention per token as stages/lm/model/flops.py counts them: every token attends to a whole context.
+        attention_whole: FLOPs of attention per token as stages/training/model/flops.py counts them: every token attends to a whole context.
         attention_by_document: The same if a token attends to itself and to what precedes it in its own document.
     """
 

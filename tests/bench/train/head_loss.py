@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.processes import die_with_parent, resident_bytes
+from stages.record.processes import die_with_parent, resident_bytes
 
 VOCABULARY, TOKENS, WIDTH = 128_256, 8_192, 256
 PROJECT = Path(__file__).resolve().parents[3]
 PLAIN = "logits, then F.cross_entropy"
 NEEDED_BYTES = 14
-"""Of plain logits, per token and entry of the vocabulary: see stages/lm/model/linear_cross_entropy.py."""
+"""Of plain logits, per token and entry of the vocabulary: see stages/training/losses/linear_cross_entropy.py."""
 
 FAILED = "failed"
 SPARE_BYTES = 3e9
@@ -36,7 +36,7 @@ def plain(hidden: Any, weight: Any, labels: Any) -> Any:
 
 
 def ours(hidden: Any, weight: Any, labels: Any) -> Any:
-    from stages.lm.model.linear_cross_entropy import cross_entropy_sum
+    from stages.training.losses.linear_cross_entropy import cross_entropy_sum
 
     return cross_entropy_sum(hidden, weight, labels)[0]
 

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.lm.data.order import Order
-from stages.lm.data.phases import BatchSize, SequenceRange, phase_table
-from stages.lm.data.reader import IGNORE, PADDING_DOC, SequenceFiles, SequenceReader, write_sequence_files
-from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig
-from stages.lm.optimizers.optimizer_adamw import AdamW
-from stages.lm.train.job import Machine, RankJob, write_job
-from stages.lm.train.training_settings import Budget, SequenceTraining
-from stages.text.tokens.packing import pack
+from stages.tokens.sequences.mixture import SequenceRange
+from stages.tokens.sequences.packing import pack
+from stages.training.data.order import Order
+from stages.training.data.phases import BatchSize, phase_table
+from stages.training.data.reader import IGNORE, PADDING_DOC, SequenceFiles, SequenceReader, write_sequence_files
+from stages.training.job.job import Machine, RankJob, write_job
+from stages.training.job.training_settings import Budget, SequenceTraining
+from stages.training.model import flops
+from stages.training.model.config import ModelConfig
+from stages.training.optimizers.optimizer_adamw import AdamW
 from tests.bench.train.figures import Work, attention_flops, keys_per_token
 from tests.made import prose
 from tests.made.real import real_folder

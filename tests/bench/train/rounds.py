@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.lm.ranks.launch import compiler, environment
-from stages.processes import free_port
+from stages.record.processes import free_port
+from stages.training.launch.launch import compiler, environment
 from tests.bench.train.figures import Measured, SideRun
 from tests.bench.train.sides import NANOCHAT, SIDES
 

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from stages.lm.model.config import ModelConfig
-from stages.lm.model.peak_flops import operands
-from stages.lm.ranks.events import EventWriter, RankEvent, StepDone, event_path, open_events
-from stages.processes import die_with_parent, resident_bytes
+from stages.record.processes import die_with_parent, resident_bytes
+from stages.training.launch.events import EventWriter, RankEvent, StepDone, event_path, open_events
+from stages.training.model.config import ModelConfig
+from stages.training.model.peak_flops import operands
 from tests.bench.train.figures import Measured
 
 
@@ -80,9 +80,9 @@ def loam(compiled: bool) -> Callable[[Path, str, Pace], None]:
     """The rank of a training stage, from its job on."""
 
     def run(folder: Path, precision: str, pace: Pace) -> None:
-        from stages.lm.model import flops
-        from stages.lm.ranks.rank import work
-        from stages.lm.train.job import read_job
+        from stages.training.job.job import read_job
+        from stages.training.loop.rank import work
+        from stages.training.model import flops
         from tests.bench.train.prepared import job_path
 
         job = read_job(job_path(folder, precision))

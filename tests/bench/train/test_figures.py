@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from stages.lm.model import flops
+from stages.training.model import flops
 from tests.bench.train import sides
 from tests.bench.train.figures import Measured, SideRun, Work, attention_flops, keys_per_token, table
 from tests.bench.train.prepared import MODEL

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dashboards.page import DashboardPage, PageContent, PageVisit
-from stages.queries.lineage import name_rows
+from stages.questions.lineage import name_rows
 
 TEMPLATE = """
 <h2 id="names">Names that begin with {{ content.start }}</h2>

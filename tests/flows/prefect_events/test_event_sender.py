@@ -20,9 +20,9 @@ from flows.cli import main
 from flows.prefect_access import home_auth, profiles_path
 from flows.prefect_events import event_sender
 from flows.prefect_events.event_sender import ShownAs, shown_in_prefect
-from stages.core.contract.errors import StageError
-from stages.core.store import runs
-from stages.processes import free_port
+from stages.record.contract.errors import StageError
+from stages.record.processes import free_port
+from stages.record.store import runs
 from tests.conftest import PROJECT, until
 
 ITEM = '{"query": "Question: which of these two words is the name of a colour? Answer:", "choices": ["red", "stone"], "gold": 0}\n'

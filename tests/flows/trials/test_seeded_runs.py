@@ -9,11 +9,11 @@ import yaml
 
 from flows.cli import main
 from flows.opened_recipe import Session, open_session
-from flows.trials import decide as deciding
+from flows.trials.decide import decide as deciding
+from flows.trials.decide.matched_sides import metric_of
 from flows.trials.seeded_runs import build_missing, finished_run, untrained_steps, with_training_seed
-from stages.core.contract.errors import RecipeError
-from stages.core.store.runs import read_run, run_ids
-from stages.queries.trials.matched_sides import metric_of
+from stages.record.contract.errors import RecipeError
+from stages.record.store.runs import read_run, run_ids
 from tests.conftest import answered, loam
 from tests.decide.proxies import MODEL
 from tests.made.variants import Data

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.opened_recipe import Session
-from flows.trials.sweep_grid import SweepPoint, SweepRequest, parsed_hold_out, parsed_over, sweep_points
-from stages.core.contract.declaration import Artifact
-from stages.core.contract.states import NodeState
-from stages.lm.model import flops
-from stages.lm.model.config import ModelConfig
-from stages.queries.plan import Plan, Planned
+from flows.trials.sweep.sweep_grid import SweepPoint, SweepRequest, parsed_hold_out, parsed_over, sweep_points
+from stages.questions.plan import Plan, Planned
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.states import NodeState
+from stages.training.model import flops
+from stages.training.model.config import ModelConfig
 from tests.conftest import PROJECT
 
 OVER = ("pretrain.model=[{depth: 1}, {depth: 2}, {depth: 3}]", "pretrain.budget.steps=[10, 40, 160]")

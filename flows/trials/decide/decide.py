@@ -1,0 +1,153 @@
+"""Decides between two recipes by pairs of runs, and a sequential test looks at the differences.
+
+Paired means: both sides of a pair train with one seed, so they share the order of the sequences and the initial weights, as far as their
+data and shapes are the same. The data of a side are those of its recipe's seed, in every pair.
+
+Guarantee: a decision that was stopped goes on with the same runs, because finished ones are cached by key, and may get more pairs later.
+`<home>/decisions/<id>.json` is replaced after every pair; the id follows from both recipes and the metric.
+Cost: two trainings per pair, with the nodes after them; everything before once per side, and once for both where it has one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from flows.opened_recipe import Session
+from flows.trials.decide.matched_sides import VALIDATION, ProxyMetric, refuse_unmatched, value_of
+from flows.trials.decide.paired_verdict import DecisionAnswer, PairedRuns, TwoWayDecision, decided
+from flows.trials.seeded_runs import (
+    SEED,
+    TRAINED,
+    FinishedRun,
+    build_missing,
+    deciding_content,
+    digest_of,
+    finished_run,
+    training_seed,
+    trains,
+    untrained_steps,
+    with_training_seed,
+)
+from flows.trials.trial_record import read_kept, write_kept
+from stages.record.contract.errors import RecipeError
+from stages.record.store import manifest
+
+FOLDER = "decisions"
+
+
+@dataclass(frozen=True)
+class DecidedSide:
+    """A side of a decision: where its recipe was read, and the recipe with every default."""
+
+    source: str
+    resolved: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True)
+class DecisionRecord:
+    """What a home keeps of a decision: both sides, and what was found."""
+
+    a: DecidedSide
+    b: DecidedSide
+    found: TwoWayDecision
+
+
+def refuse_unfit(a: Session, b: Session, metric: ProxyMetric) -> None:
+    """Refuses two recipes between which nothing can be decided.
+
+    Raises:
+        RecipeError: They are the same, have two seeds, train no model, or have no benchmarks for the metric.
+    """
+    if deciding_content(a) == deciding_content(b):
+        raise RecipeError("A and B are the same recipe.", where=a.recipe.source, do="Change a value with --a or --b.")
+    for side, session in (("A", a), ("B", b)):
+        if not trains(session, metric.node):
+            raise RecipeError(f"{side} trains no model.", where=f"{session.recipe.source}: {TRAINED}", do="Let the recipe train one.")
+        if metric.task != VALIDATION and "benchmarks" not in {step.node for step in session.steps(metric.node)}:
+            what, where = f"{side} has no benchmarks, but the metric is {metric}.", f"{session.recipe.source}: benchmarks"
+            raise RecipeError(what, where=where, do="Give both sides the same benchmarks.files.")
+    if (seeds := (training_seed(a), training_seed(b)))[0] != seeds[1]:
+        what = f"A trains with seed {seeds[0]}, B with seed {seeds[1]}, but the runs of a pair share one."
+        raise RecipeError(what, where=f"{a.recipe.source}, {b.recipe.source}: {SEED}", do=f"Give both the same seed or {SEED}.")
+
+
+def decide(a: Session, b: Session, metric: ProxyMetric, most_pairs: int, say: Callable[[str], None]) -> TwoWayDecision:
+    """Runs pairs until the answer is known or `most_pairs` are done, and records them.
+
+    Args:
+        a: The first recipe.
+        b: The second recipe, on the same home.
+        metric: What is compared.
+        most_pairs: Largest number of pairs, at least one.
+        say: Gets one line per pair.
+
+    Returns:
+        The decision. What a run refuses, and sides that cannot be compared, are errors.
+    """
+    refuse_unfit(a, b, metric)
+    decision = decision_id(a, b, metric)
+    label = f"decision {decision}"
+    earlier = {pair.artifacts: pair.cpu_seconds for pair in _recorded(a.home, decision)}
+    before = [build_missing(side, untrained_steps(side, metric.node), label) for side in (a, b)]
+    refuse_unmatched(metric, (a.recipe, before[0].artifacts), (b.recipe, before[1].artifacts))
+    spent, pairs = sum(built.cpu_seconds for built in before), list[PairedRuns]()
+    for number in range(most_pairs):
+        of_a, of_b = (_run(side, metric, number, label) for side in (a, b))
+        pair = _measured(metric, training_seed(with_training_seed(a, number)), of_a, of_b)
+        pairs.append(replace(pair, cpu_seconds=max(pair.cpu_seconds, earlier.get(pair.artifacts, 0.0))))
+        found = decided(decision, metric, pairs, most_pairs, (of_a.parameters, of_b.parameters), spent)
+        write_kept(a.home, record_path(a.home, decision), DecisionRecord(_side(a), _side(b), found))
+        say(_line(number + 1, pairs[-1], found))
+        if found.answer != DecisionAnswer.UNDECIDED:
+            break
+    return found
+
+
+def decision_id(a: Session, b: Session, metric: ProxyMetric) -> str:
+    """Returns the id of a decision: the first 12 hex digits of a sha256 over both recipes without runtime and names, and the metric."""
+    return digest_of([deciding_content(a), deciding_content(b), str(metric)])
+
+
+def record_path(home: Path, decision: str) -> Path:
+    """Returns the path of a decision's record."""
+    return home / FOLDER / f"{decision}.json"
+
+
+def _run(side: Session, metric: ProxyMetric, number: int, label: str) -> FinishedRun:
+    """Returns the run of one side in the pair with a number, from 0."""
+    run = with_training_seed(side, number)
+    settings = (f"{SEED}={training_seed(run)}",) if number else ()
+    return finished_run(run, metric.node, lambda: build_missing(run, run.steps(metric.node), label, settings))
+
+
+def _measured(metric: ProxyMetric, seed: int, a: FinishedRun, b: FinishedRun) -> PairedRuns:
+    """Returns a pair of finished runs.
+
+    Raises:
+        RecipeError: Both sides are one artifact.
+    """
+    ids = manifest.artifact_id(a.artifacts[metric.node]), manifest.artifact_id(b.artifacts[metric.node])
+    if ids[0] == ids[1]:
+        what = f"A and B make the same artifact ({ids[0]}): what differs does not reach {metric.node}."
+        raise RecipeError(what, where=metric.node, do="Compare settings that change the model.")
+    values = value_of(metric, a.artifacts), value_of(metric, b.artifacts)
+    return PairedRuns(seed, *values, ids, a.tokens + b.tokens, a.flops + b.flops, a.cpu_seconds + b.cpu_seconds)
+
+
+def _line(number: int, pair: PairedRuns, found: TwoWayDecision) -> str:
+    values = f"A {pair.a:.4f}, B {pair.b:.4f}, B - A {pair.difference:+.4f}"
+    return f"pair {number} of at most {found.most_pairs} (seed {pair.seed}): {values}; e-value {found.e_value:.3g} of {1 / found.alpha:.0f}"
+
+
+def _side(session: Session) -> DecidedSide:
+    return DecidedSide(session.recipe.source, session.recipe.resolved())
+
+
+def _recorded(home: Path, decision: str) -> tuple[PairedRuns, ...]:
+    """Returns the pairs of the record of a decision; none without a record. A record that cannot be read is a StageError."""
+    path = record_path(home, decision)
+    return read_kept(DecisionRecord, path).found.pairs if path.exists() else ()

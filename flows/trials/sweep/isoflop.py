@@ -1,0 +1,114 @@
+"""Compares sizes of model at equal FLOPs: the size with the lowest loss of each profile of a sweep, and the chart.
+
+Guarantee: a profile has trainings whose FLOPs differ by at most 5 % and whose other settings and data are the same. A best size and its interval
+lie between sizes that were trained; if the losses do not decide it, there is none, with the reason.
+Source: Hoffmann et al. 2022 (arXiv 2203.15556), approach 2 (IsoFLOP profiles).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from flows.trials.sweep.parabola import lowest_point
+from flows.trials.sweep.scaling_fit import STYLE, Interval, MeasuredLoss
+
+TOLERANCE = 1.05
+"""Largest ratio of the FLOPs of a profile: a budget is rounded up to whole steps."""
+FEWEST_SIZES = 3
+"""Sizes below which trainings of equal FLOPs are no profile."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Trainings of several sizes with equal FLOPs.
+
+    Attributes:
+        flops: The largest FLOPs of its trainings.
+        label: Its other settings, as far as a sweep changes them; empty if it changes none.
+        measured: The trainings.
+    """
+
+    flops: float
+    label: str
+    measured: tuple[MeasuredLoss, ...]
+
+    @property
+    def losses(self) -> dict[int, float]:
+        """Parameters -> mean loss over the trainings of this size, in the order of the sizes."""
+        found: dict[int, list[float]] = {}
+        for one in self.measured:
+            found.setdefault(one.parameters, []).append(one.loss)
+        return {size: fmean(found[size]) for size in sorted(found)}
+
+
+@dataclass(frozen=True)
+class BestSize:
+    """The size with the lowest loss of a profile.
+
+    Attributes:
+        flops: FLOPs of the profile.
+        label: Its other settings.
+        sizes: Number of sizes that were trained.
+        parameters: The best size with its 95 % interval; None without one.
+        tokens: Tokens that a model of this size is trained on; None without a size.
+        loss: Loss of the fitted parabola there, in nats per token; None without a size.
+        why_none: Why there is no best size; empty with one.
+    """
+
+    flops: float
+    label: str
+    sizes: int
+    parameters: Interval | None = None
+    tokens: int | None = None
+    loss: float | None = None
+    why_none: str = ""
+
+
+def profiles(trainings: Iterable[tuple[str, float, MeasuredLoss]]) -> list[Profile]:
+    """Returns the profiles among trainings, by label and FLOPs.
+
+    Args:
+        trainings: What all trainings of a profile share, FLOPs, and the training. Only what is equal there is compared.
+    """
+    groups: list[tuple[str, float, list[tuple[float, MeasuredLoss]]]] = []
+    for label, work, one in sorted(trainings, key=lambda training: training[:2]):
+        if not groups or groups[-1][0] != label or work > groups[-1][1] * TOLERANCE:
+            groups.append((label, work, []))
+        groups[-1][2].append((work, one))
+    found = [Profile(max(work for work, _ in group), label, tuple(one for _, one in group)) for label, _, group in groups]
+    return [profile for profile in found if len(profile.losses) >= FEWEST_SIZES]
+
+
+def best_size(profile: Profile) -> BestSize:
+    """Returns the best size of a profile. The fit is over the means of the trainings of a size."""
+    import numpy as np
+
+    losses = profile.losses
+    lowest = lowest_point({float(size): loss for size, loss in losses.items()})
+    if isinstance(lowest, str):
+        return BestSize(profile.flops, profile.label, len(losses), why_none=lowest)
+    tokens = {one.parameters: one.tokens for one in profile.measured}
+    sizes = np.log(list(losses))
+    read = math.exp(float(np.interp(math.log(lowest.position), sizes, np.log([tokens[size] for size in losses]))))
+    return BestSize(profile.flops, profile.label, len(losses), Interval(lowest.position, *lowest.ends), round(read), lowest.value)
+
+
+def isoflop_chart(name: str, found: Sequence[Profile]) -> str:
+    """Returns an SVG of the mean loss over log10 of the parameters, one line per profile; "" without profiles.
+
+    Args:
+        name: Name of the sweep, for the title.
+        found: The profiles.
+    """
+    from stages.evaluation.charts.chart import line_chart
+
+    lines = {
+        f"{profile.flops:.3g} FLOPs{profile.label and ', '}{profile.label}": [
+            (math.log10(size), loss) for size, loss in profile.losses.items()
+        ]
+        for profile in found
+    }
+    return line_chart(lines, f"{name}: loss at equal FLOPs", "log10 of parameters", "nats per held-out token").replace(">", f">{STYLE}", 1)

@@ -1,0 +1,224 @@
+"""What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json, loss.svg and isoflop.svg.
+
+Guarantee: each file is written durably (flows/trials/trial_record.py). prediction.json is written once and never replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from flows.trials.sweep.isoflop import BestSize, Profile, best_size, isoflop_chart, profiles
+from flows.trials.sweep.scaling_fit import Interval, MeasuredLoss, loss_chart
+from flows.trials.trial_record import read_kept, write_kept
+from stages.record.contract.errors import RecipeError
+from stages.record.store import names
+from stages.record.store.files import write_durably
+
+TableRow = dict[str, str | int | None]
+"""A row of a printed table."""
+RECORD, PREDICTION, CHART, ISOFLOP_CHART = "sweep.json", "prediction.json", "loss.svg", "isoflop.svg"
+COMPARED = ("pretrain.model", "pretrain.budget")
+"""The settings in which the trainings of a profile differ: the size of the model, and with it the tokens of equal FLOPs."""
+
+
+@dataclass(frozen=True)
+class SweptTraining:
+    """A finished training of a sweep.
+
+    Attributes:
+        values: Setting -> value, of the settings that the sweep changes.
+        seed: Seed of the training.
+        held_out: Whether its loss was predicted before.
+        artifact: Id of the checkpoint.
+        digest: Its content digest.
+        data: Digests of what it was trained on.
+        parameters: Parameters of the model.
+        tokens: Tokens trained on.
+        flops: FLOPs of the training.
+        validation_loss: Nats per held-out token after the last step.
+        validation_bits_per_byte: Bits per held-out byte; None if the bytes are not known.
+    """
+
+    values: Mapping[str, JsonValue]
+    seed: int
+    held_out: bool
+    artifact: str
+    digest: str
+    data: tuple[str, ...]
+    parameters: int
+    tokens: int
+    flops: float
+    validation_loss: float
+    validation_bits_per_byte: float | None
+
+
+@dataclass(frozen=True)
+class LossPrediction:
+    """The loss that is expected of a held-out point.
+
+    Attributes:
+        values: Setting -> value of the point.
+        parameters: Parameters of its model.
+        tokens: Tokens that it is trained on.
+        loss: Nats per held-out token, with the interval for the mean over its seeds.
+        trained_before: Whether one of its trainings existed when the prediction was made, so that it proves little.
+    """
+
+    values: Mapping[str, JsonValue]
+    parameters: int
+    tokens: int
+    loss: Interval
+    trained_before: bool
+
+
+@dataclass(frozen=True)
+class StatedPredictions:
+    """The predictions of a sweep, and when they were made (UTC)."""
+
+    stated: str
+    predictions: tuple[LossPrediction, ...]
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep.
+
+    Attributes:
+        name: Its name.
+        recipe: Name of its recipe.
+        until: The last node of each point.
+        trainings: The trainings.
+        fit: Name of a constant of the law -> value and interval; empty without a fit.
+        no_fit: Why there is no fit; empty with one.
+        prediction: The predictions of the held-out points; None without.
+    """
+
+    name: str
+    recipe: str
+    until: str
+    trainings: tuple[SweptTraining, ...]
+    fit: Mapping[str, Interval] = field(default_factory=dict)
+    no_fit: str = ""
+    prediction: StatedPredictions | None = None
+
+
+def sweep_folder(home: Path, name: str) -> Path:
+    """Returns the folder of a sweep."""
+    return home / "sweeps" / names.path_part(name)
+
+
+def write_prediction(home: Path, name: str, made: StatedPredictions) -> None:
+    """Writes the predictions. After the call they are on disk. Those of an earlier call stay."""
+    path = sweep_folder(home, name) / PREDICTION
+    if not path.exists():
+        write_kept(home, path, made)
+
+
+def read_prediction(home: Path, name: str) -> StatedPredictions | None:
+    """Returns the predictions of a sweep; None if it has none. A file that cannot be read is a StageError."""
+    path = sweep_folder(home, name) / PREDICTION
+    return read_kept(StatedPredictions, path) if path.exists() else None
+
+
+def write_record(home: Path, record: SweepRecord) -> Path:
+    """Returns the folder of a sweep, after writing the sweep and its charts."""
+    folder = sweep_folder(home, record.name)
+    write_kept(home, folder / RECORD, record)
+    if chart := loss_chart(record.name, [_measured(one) for one in record.trainings]):
+        write_durably(folder / CHART, chart)
+    if chart := isoflop_chart(record.name, swept_profiles(record)):
+        write_durably(folder / ISOFLOP_CHART, chart)
+    return folder
+
+
+def swept_profiles(record: SweepRecord) -> list[Profile]:
+    """Returns the trainings of a sweep with equal FLOPs, by the other settings that it changes; those with other data are not compared."""
+    data = {digests: number for number, digests in enumerate(dict.fromkeys(one.data for one in record.trainings), 1)}
+    found = []
+    for one in record.trainings:
+        others = [f"{name}={json.dumps(value)}" for name, value in one.values.items() if not name.startswith(COMPARED)]
+        label = ", ".join([*others, *([f"data {data[one.data]}"] if len(data) > 1 else [])])
+        found.append((label, one.flops, _measured(one)))
+    return profiles(found)
+
+
+def best_sizes(record: SweepRecord) -> list[BestSize]:
+    """Returns the size with the lowest loss of each profile."""
+    return [best_size(profile) for profile in swept_profiles(record)]
+
+
+def best_size_row(best: BestSize) -> TableRow:
+    """Returns a row of the printed table."""
+    row: TableRow = {"FLOPs": f"{best.flops:.3g}", **({"settings": best.label} if best.label else {}), "sizes": best.sizes}
+    if best.parameters is None or best.tokens is None:
+        return row | {"best parameters": best.why_none, "95 %": "", "tokens": "", "tokens per parameter": "", "loss": ""}
+    size = best.parameters
+    return (
+        row
+        | {"best parameters": f"{size.value:,.0f}", "95 %": f"{size.low:,.0f} to {size.high:,.0f}", "tokens": f"{best.tokens:,}"}
+        | {"tokens per parameter": f"{best.tokens / size.value:.1f}", "loss": f"{best.loss:.4f}"}
+    )
+
+
+def _measured(one: SweptTraining) -> MeasuredLoss:
+    return MeasuredLoss(one.parameters, one.tokens, one.validation_loss)
+
+
+def read_record(home: Path, name: str) -> SweepRecord:
+    """Returns a sweep. A record that cannot be read is a StageError.
+
+    Raises:
+        RecipeError: There is no such sweep.
+    """
+    path = sweep_folder(home, name) / RECORD
+    if not path.is_file():
+        known = ", ".join(sorted(one.parent.name for one in (home / "sweeps").glob(f"*/{RECORD}"))) or "none yet"
+        raise RecipeError(f"There is no finished sweep {name[:80]!r}.", where=str(home / "sweeps"), do=f"Name one of: {known}.")
+    return read_kept(SweepRecord, path)
+
+
+def table_rows(record: SweepRecord) -> list[TableRow]:
+    """Returns one row per point: settings, size, mean loss, and the standard deviation over the seeds."""
+    rows: list[TableRow] = []
+    for group in points_of(record.trainings):
+        first, losses = group[0], [one.validation_loss for one in group]
+        bits = [one.validation_bits_per_byte for one in group if one.validation_bits_per_byte is not None]
+        row: TableRow = {name: json.dumps(value) for name, value in first.values.items()}
+        rows.append(
+            row
+            | {"parameters": first.parameters, "tokens": first.tokens, "FLOPs": f"{first.flops:.2e}", "seeds": len(group)}
+            | {"loss": f"{statistics.fmean(losses):.4f}", "sd": f"{statistics.stdev(losses):.4f}" if len(losses) > 1 else ""}
+            | {"bits per byte": f"{statistics.fmean(bits):.4f}" if len(bits) == len(group) else "", "held out": "yes" * first.held_out}
+        )
+    return rows
+
+
+def checked_rows(record: SweepRecord) -> list[TableRow]:
+    """Returns one row per prediction, with the measured loss and whether it is inside the interval."""
+    measured = {json.dumps(group[0].values, sort_keys=True): group for group in points_of(record.trainings)}
+    rows: list[TableRow] = []
+    for one in record.prediction.predictions if record.prediction else ():
+        group = measured.get(json.dumps(one.values, sort_keys=True), [])
+        loss = statistics.fmean(training.validation_loss for training in group) if group else None
+        inside = "" if loss is None else "yes" if one.loss.low <= loss <= one.loss.high else "no"
+        row: TableRow = {"held out": ", ".join(f"{name}={json.dumps(value)}" for name, value in one.values.items())}
+        rows.append(
+            row
+            | {"predicted": f"{one.loss.value:.4f}", "interval": f"{one.loss.low:.4f} to {one.loss.high:.4f}"}
+            | {"measured": "" if loss is None else f"{loss:.4f}", "inside": inside, "trained before": "yes" * one.trained_before}
+        )
+    return rows
+
+
+def points_of(trainings: Sequence[SweptTraining]) -> list[list[SweptTraining]]:
+    """Returns the trainings by point, in order: those of a point differ by their seed."""
+    groups: dict[str, list[SweptTraining]] = {}
+    for one in trainings:
+        groups.setdefault(json.dumps(one.values, sort_keys=True), []).append(one)
+    return list(groups.values())

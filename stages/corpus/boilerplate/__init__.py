@@ -1,0 +1,1 @@
+"""The stage boilerplate: removes the lines that pages of a host repeat."""

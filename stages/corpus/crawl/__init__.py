@@ -1,0 +1,1 @@
+"""The stage crawl, its crawler and its site of documentation."""

@@ -1,0 +1,349 @@
+"""crawl: provides the raw web pages as WARC files, or documents as files, which are the input of the pipeline.
+
+A recipe names one or more of these; without any, the node is off:
+- `warcs`: existing WARC or WET files, local or by URI, as one source;
+- `sources`: several sources by name, each with WARC, WET, Parquet or JSON Lines files;
+- `site`: a web site that this stage crawls;
+- `docs`: a documentation site made from installed Python packages. The stage serves it on 127.0.0.1, crawls it over HTTP and stops it.
+
+Guarantee: given files are listed with their checksums and never copied. A crawl of this stage is standard WARC. Its digest covers (URL,
+status, payload digest, record id), so a repeated crawl of the same pages has the same digest.
+Cost: one read of the head of each given file; for a crawl, the response time of the site.
+Source: docs/design/words.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NotRequired, TypedDict
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from pydantic import AfterValidator, Field, model_validator
+
+from stages.corpus.documents.import_documents import holds_documents
+from stages.corpus.warc import warc_listing
+from stages.corpus.warc.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
+from stages.record.contract.declaration import Artifact, Context, ExternalFile, ListedFiles, Name, Outcome, Packages, RecordCounts, Stage
+from stages.record.contract.errors import StageError
+from stages.record.contract.side_table import Column, SideTable
+from stages.record.settings import StageConfig
+from stages.record.store.external import refuse_copies, sha256_file
+from stages.record.store.remote import opened
+from stages.record.tables.parquet import schema, write_rows
+
+if TYPE_CHECKING:
+    from stages.corpus.crawl.crawler import CrawlLimits
+
+PAGES = SideTable(
+    "pages", "pages", "a URL that the crawler tried",
+    {
+        "url": Column("string", "the URL"),
+        "outcome": Column("string", "fetched, robots (forbidden) or failed"),
+        "status": Column("int32", "HTTP status; 0 without an answer"),
+        "mime": Column("string", "the media type that the server stated"),
+        "bytes": Column("int64", "size of the body"),
+        "record_id": Column("uuid", "its WARC record, and with it its document; null where nothing was fetched"),
+        "note": Column("string", "why it failed"),
+    },
+)  # fmt: skip
+DOCS_DATE = "2000-01-01T00:00:00Z"  # package versions decide the pages, so a fixed date makes the WARC files reproducible
+
+
+def _without_dot(name: str) -> str:
+    if "." in name:
+        raise ValueError(f"the name {name!r} of a source has a dot, which separates settings; use '-' or '_'")
+    return name
+
+
+SourceName = Annotated[Name, AfterValidator(_without_dot)]
+"""A name that is a key in a recipe: "crawl.sources.web"."""
+
+
+class PageRow(TypedDict):
+    """A row of the table `pages`."""
+
+    url: str
+    outcome: str
+    status: int
+    mime: str
+    bytes: int
+    record_id: NotRequired[UUID]
+    note: str | None
+
+
+class CrawlStart(NamedTuple):
+    """Where a crawl starts: seed URLs, host -> "address:port" to connect to instead, and the date of the WARC records."""
+
+    seeds: tuple[str, ...]
+    addresses: Mapping[str, str]
+    date: str
+
+
+@dataclass(frozen=True)
+class OwnCrawl:
+    """A crawl that this stage makes itself. `visit` opens what it visits, for as long as the crawl takes."""
+
+    source: str
+    limits: CrawlLimits
+    visit: Callable[[], AbstractContextManager[CrawlStart]]
+
+
+class DocsConfig(StageConfig):
+    """A documentation site made from installed packages: a corpus that is available on every machine."""
+
+    source: Name = "docs"
+    """Name of the source in documents and mixture weights."""
+    packages: Packages = Field(min_length=1)
+    """Distributions whose docstrings become pages; "stdlib" is the standard library of the running Python."""
+    editions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")], ...] = Field(("stable", "latest"), min_length=1)
+    """Editions of the site. Each is a folder in its URLs and repeats the pages of the others with small differences."""
+    max_pages: int = Field(1500, ge=1)
+    """Maximum number of module pages, over all editions together."""
+    min_page_chars: int = Field(1000, ge=1)
+    """Modules with less documentation get no page (characters)."""
+
+
+class SiteConfig(StageConfig):
+    """A web site to crawl. The crawler stays on the hosts of the seeds and obeys robots.txt."""
+
+    source: Name = "site"
+    """Name of the source in documents and mixture weights."""
+    seeds: tuple[str, ...] = Field(min_length=1)
+    """URLs to start from."""
+    max_pages: int = Field(1000, ge=1)
+    """Maximum number of URLs to fetch."""
+    max_bytes: int = Field(1_000_000_000, ge=1)
+    """Maximum payload to fetch, over all pages (bytes)."""
+    max_page_bytes: int = Field(5_000_000, ge=1)
+    """Longer pages are cut at this length and marked WARC-Truncated (bytes; Common Crawl's limit since 2025)."""
+    delay_s: float = Field(1.0, ge=0, le=86_400)
+    """Pause before each request (seconds); a longer Crawl-delay in robots.txt is obeyed."""
+    timeout_s: float = Field(30.0, gt=0, le=86_400)
+    """Timeout of a request (seconds)."""
+    user_agent: str = Field("loam-crawler/1.0", pattern=r"^[!-~][ -~]*$")
+    """The User-Agent header, which is also matched against robots.txt. Include a contact when you crawl sites of other people."""
+
+    @model_validator(mode="after")
+    def _seeds_are_urls(self) -> SiteConfig:
+        for seed in self.seeds:
+            if not seed.startswith(("http://", "https://")) or not urlsplit(seed).hostname or not seed.isprintable() or " " in seed:
+                raise ValueError(f"the seed {seed!r} is not an http:// or https:// URL; correct crawl.site.seeds")
+        return self
+
+
+class CrawlConfig(StageConfig):
+    """The sources of the raw pages: warcs, sources, site and docs. Without any of them the node is off."""
+
+    warcs: ListedFiles = ()
+    """WARC or WET files, also compressed with gzip or zstd: paths, globs or URIs (s3://, https://), or path lists (first_files)."""
+    source: Name = "web"
+    """Name of the source for the files of `warcs`."""
+    sources: dict[SourceName, ListedFiles] = Field(default_factory=dict)
+    """Name of a source -> its files (as for warcs): WARC, WET, Parquet (.parquet, a row per document with the column text) or JSON
+    Lines (.jsonl, .jsonl.gz, with the field text). mix.weights and dedup.source_priority use these names."""
+    first_files: int | None = Field(None, ge=1, le=100_000)
+    """Number of files to take from the beginning of each path list; by default all, if they are at most 1,000. A path list (*.paths, *.paths.gz,
+    such as Common Crawl's warc.paths.gz) stands for the files that it names, one path per line. The paths are relative to the folder that
+    contains crawl-data/ if the list lies below such a folder, else to the list's own folder."""
+    site: SiteConfig | None = None
+    """A web site to crawl."""
+    docs: DocsConfig | None = None
+    """The documentation of installed packages."""
+    shards: int = Field(4, ge=1, le=100_000)
+    """Number of WARC files that a crawl of this stage is written to; later stages process them as shards."""
+
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there is a source."""
+        given = self.warcs or self.sources or self.site or self.docs
+        do = "set crawl.warcs to WARC files, crawl.sources to files by source, crawl.site to a site, or crawl.docs to packages"
+        return "" if given else f"no pages are given: {do}"
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The names of all sources, in the order of their files."""
+        return (*[self.source] * bool(self.warcs), *sorted(self.sources), *(own.source for own in (self.site, self.docs) if own))
+
+    @model_validator(mode="after")
+    def _sources_have_different_names(self) -> CrawlConfig:
+        names = self.source_names
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, crawl.sources, site.source, docs.source"
+            )
+        if empty := next((name for name, files in self.sources.items() if not files), ""):
+            raise ValueError(f"the source {empty!r} has no files; name some in crawl.sources.{empty}, or remove it")
+        return self
+
+
+def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes files.json and identity.jsonl, and for crawls of this stage warc/ and pages/.
+
+    Returns:
+        The outcome. Its rows are the lines of identity.jsonl; it has record counts (URLs) if this stage fetched pages.
+    """
+    files: list[WarcFile] = []
+    identity: list[GivenLine | RecordLine] = []
+    fields = {config.source: "warcs"} if config.warcs else {}
+    for source, field in {**fields, **{name: f"sources.{name}" for name in sorted(config.sources)}}.items():
+        found, given = _given(ctx.files(field), source, field)
+        files += found
+        identity += given
+    refuse_copies((f"{file['uri']} (source {file['source']})", file["identity"]) for file in files)
+    record_counts = RecordCounts(unit="urls")
+    for own in _own_crawls(config):
+        with own.visit() as visit:
+            crawled, lines, counts = _crawl(own, visit, config.shards, len(files), out, ctx)
+        files += crawled
+        identity += lines
+        record_counts = record_counts + counts
+    (out / "files.json").write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    (out / "identity.jsonl").write_text("".join(map(identity_json, identity)), encoding="utf-8")
+    pages = record_counts.kept
+    summary = {"files": len(files), "bytes": sum(f["bytes"] for f in files), "pages": pages, "sources": len({f["source"] for f in files})}
+    return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))
+
+
+def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list[WarcFile], list[GivenLine]]:
+    """Returns the entries of files.json and the identity lines of given files.
+
+    A file whose name is not that of a file of documents has to begin with a WARC record. None may be empty.
+
+    Args:
+        given: The files.
+        source: Name of their source.
+        field: The setting that names them, for messages.
+
+    Raises:
+        StageError: A file cannot be read, or is neither a WARC file nor one of documents.
+        ConnectionError: The network failed, so that the node is retried.
+    """
+    from stages.corpus.warc.records import NotWarcError, check_warc
+
+    files: list[WarcFile] = []
+    identity: list[GivenLine] = []
+    for file in given:
+        name = file.uri.rpartition("/")[2]
+        try:
+            with opened(file.uri) as stream:
+                if field == "warcs" or not holds_documents(name) or not file.bytes:
+                    check_warc(stream, name)
+        except NotWarcError as error:
+            do = warc_listing.what_instead(name, file.bytes, error.convert, field, source)
+            raise StageError(f"{error}.", where=file.uri, do=do) from None
+        except ConnectionError:
+            raise  # a network fault: the node is retried
+        except OSError as error:
+            raise StageError(f"A given file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
+        files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
+        identity.append(given_line(file.uri, file.bytes, file.identity, source))
+    return files, identity
+
+
+def _own_crawls(config: CrawlConfig) -> Iterator[OwnCrawl]:
+    """Yields each crawl that this stage makes itself."""
+    from stages.corpus.crawl.crawler import CrawlLimits
+    from stages.corpus.crawl.doc_site import HOST, SiteError, running_site
+
+    if config.site:
+        site = config.site
+
+        @contextmanager
+        def visit_site() -> Iterator[CrawlStart]:
+            yield CrawlStart(site.seeds, {}, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+        limits = CrawlLimits(site.max_pages, site.max_bytes, site.max_page_bytes, site.delay_s, site.timeout_s, site.user_agent)
+        yield OwnCrawl(site.source, limits, visit_site)
+    if config.docs:
+        docs = config.docs
+
+        @contextmanager
+        def visit_docs() -> Iterator[CrawlStart]:
+            try:
+                with running_site(docs.packages, docs.editions, docs.max_pages, docs.min_page_chars) as port:
+                    yield CrawlStart((f"http://{HOST}/",), {HOST: f"127.0.0.1:{port}"}, DOCS_DATE)
+            except SiteError as error:
+                raise StageError(f"{error}.", where="crawl.docs", do="Check crawl.docs.packages and that 127.0.0.1 can be used.") from None
+
+        limits = CrawlLimits(docs.max_pages * 2 + 100, 10**10, 10**8, 0.0, 60.0, "loam-crawler/1.0")  # also index pages and broken links
+        yield OwnCrawl(docs.source, limits, visit_docs)
+
+
+def _crawl(
+    own: OwnCrawl, visit: CrawlStart, shards: int, first: int, out: Path, ctx: Context
+) -> tuple[list[WarcFile], list[RecordLine], RecordCounts]:
+    """Crawls one site into `shards` WARC files numbered from `first`, and pages/<source>.parquet.
+
+    Returns:
+        The entries of files.json, the lines of identity.jsonl, and the record counts in URLs.
+
+    Raises:
+        StageError: No page was fetched.
+    """
+    from stages.corpus.crawl.crawler import crawl_site
+    from stages.corpus.crawl.journal import Journal
+    from stages.corpus.warc.capture import CrawlOutcome
+    from stages.corpus.warc.warc_writer import file_number, open_warc, write_capture
+
+    (out / "warc").mkdir(exist_ok=True)
+    source, limits = own.source, own.limits
+    names = [file_name(first + i) for i in range(shards)]
+    rows: list[PageRow] = []
+    identity: list[RecordLine] = []
+    info = {"software": "loam", "format": "WARC File Format 1.1", "robots": "obeyed", "http-header-user-agent": limits.user_agent}
+
+    def progress(done: int, known: int, url: str) -> None:
+        ctx.progress(done, known, "pages", url)
+
+    with ExitStack() as stack:
+        journal = Journal(ctx.scratch / f"{source}.jsonl", visit.date)
+        stack.callback(journal.close)
+        writers = [open_warc(stack.enter_context((out / name).open("wb")), name, journal.date, info) for name in names]
+        for capture in crawl_site(visit.seeds, limits, visit.addresses, progress, journal):
+            row: PageRow = {"url": capture.url, "outcome": capture.outcome, "status": capture.status, "mime": capture.mime, "bytes": len(capture.body),
+                   "note": capture.note or None}  # fmt: skip
+            if capture.outcome == CrawlOutcome.FETCHED:
+                number = file_number(capture.url, shards)
+                row["record_id"] = record_id = write_capture(writers[number], capture, journal.date, 0)
+                identity.append(record_line(first + number, capture.url, capture.status, capture.body, record_id, source))
+            rows.append(row)
+    counts = {outcome: sum(1 for row in rows if row["outcome"] == outcome) for outcome in CrawlOutcome}
+    if not any(200 <= row["status"] < 300 and not row["url"].endswith("/robots.txt") for row in rows):
+        journal.path.unlink()  # the next start requests the pages again
+        seen = "; ".join(f"{row['url']}: {row['note'] or row['status'] or row['outcome']}" for row in rows[:3])
+        where = f"seeds {', '.join(visit.seeds)} ({seen})"
+        raise StageError("The crawl got no page.", where=where, do="Check the seeds, the network and what robots.txt allows.")
+    write_rows(out / "pages" / f"{source}.parquet", schema(**PAGES.types), rows)
+    identity.sort(key=lambda line: line["warc"])  # a record's file and position decide those of its document
+    files: list[WarcFile] = [
+        {"path": name, "bytes": (out / name).stat().st_size, "identity": f"sha256:{sha256_file(out / name)}", "source": source}
+        for name in names
+    ]
+    dropped = {str(reason): counts[reason] for reason in CrawlOutcome if reason != CrawlOutcome.FETCHED and counts[reason]}
+    return files, identity, RecordCounts(unit="urls", rows_in=len(rows), kept=counts[CrawlOutcome.FETCHED], dropped=dropped)
+
+
+STAGE = Stage(
+    name="crawl",
+    config=CrawlConfig,
+    run=run,
+    inputs={},
+    summary={"files": "WARC files", "bytes": "bytes of the files", "pages": "pages that Loam crawled"},
+    output="warc",
+    tables=(PAGES,),
+    unit="files or pages",
+    does="crawls a site, or takes WARC files by path",
+    versions=(
+        "given WARC files, a site, or the documentation of installed packages",
+        "links are read in the charset that extract finds; a WARC file whose beginning is damaged is taken",
+        "the charset of links is found as browsers find it",
+    ),
+    distributions=("warcio",),
+    fault=fault,
+)

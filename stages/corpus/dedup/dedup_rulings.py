@@ -1,0 +1,163 @@
+"""Applies the decisions of dedup to the documents files, and finds the lines that a source repeats.
+
+Guarantee: one decision per document, in the order of the file. Of every repeated line the first occurrences in canonical order stay.
+Cost: reading and writing the documents; a pass more over the kept texts if repeated lines are cut.
+Source: stages/corpus/dedup/repeated_lines.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypedDict
+from uuid import UUID
+
+from pydantic import Field
+
+from stages.corpus.dedup.dedup_tables import REASONS, REPEATS, REPEATS_CUT, SIGNALS, DedupReason
+from stages.corpus.dedup.signatures import keep_signatures, write_signatures
+from stages.corpus.documents.canonical_order import Corpus
+from stages.corpus.documents.documents import Document, JudgedShard, Ruling, judge_shard
+from stages.record.contract.declaration import Context
+from stages.record.contract.side_table import types_of
+from stages.record.settings import StageConfig
+from stages.record.tables.parquet import count_rows, read_rows, schema, write_rows
+from stages.record.tables.shards import Meter, run_shards
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RepeatsConfig(StageConfig):
+    """Cuts lines or paragraphs that occur too often in a source. Only kept documents count; equality ignores white space."""
+
+    unit: Literal["line", "paragraph"] = "line"
+    """The unit to count and cut; empty lines separate paragraphs."""
+    max_per_source: int = Field(1, ge=1)
+    """Occurrences to keep in each source, the first in canonical order. 1 is CCNet's rule (Wenzek et al. 2020)."""
+    min_chars: int = Field(30, ge=1)
+    """Shorter lines or paragraphs are never cut (characters; a guess that keeps braces, bullets and short headings)."""
+    min_left_chars: int = Field(200, ge=1)
+    """A document that is shorter than this after a cut is dropped (characters)."""
+
+
+class RepeatRow(TypedDict):
+    """A row of the table `repeats`."""
+
+    source: str
+    text: str
+    times: int
+    doc_id: UUID
+
+
+@dataclass(frozen=True)
+class RulingTask:
+    """What a worker applies to one documents file.
+
+    Attributes:
+        path: The documents file.
+        signatures: Result folder of `sketch_file`.
+        ruling: The file of `write_ruling`.
+        numbers: With `repeats`: a file with the canonical number of each row, uint32 [rows].
+        cuts: With `repeats`: a file with the repeats in the documents, int64 [repeats, 4]: row, part, rank, times.
+        repeats: Which lines are cut; None keeps them all.
+        shingle_words: Words per shingle, for the signatures of texts that a cut changes.
+        banding: (bands, rows) of these signatures.
+    """
+
+    path: Path
+    signatures: Path
+    ruling: Path
+    numbers: Path
+    cuts: Path
+    repeats: RepeatsConfig | None
+    shingle_words: int
+    banding: tuple[int, int]
+
+
+def repeats_file(folder: Path, task: RulingTask, meter: Meter) -> dict[str, int]:
+    """Writes every line or paragraph of the kept documents of one file, sorted by key; documents have their canonical numbers.
+
+    Returns:
+        The number of kept documents.
+    """
+    import numpy as np
+
+    from stages.corpus.dedup.repeated_lines import by_key, occurrences
+
+    repeats = task.repeats
+    assert repeats
+    stays, numbers = np.load(task.ruling)["reason"] == 0, np.load(task.numbers)
+    found: list[np.ndarray] = []
+    meter.expect(count_rows(task.path))
+    for row, document in enumerate(read_rows(task.path, ["source", "text"])):
+        if stays[row]:
+            found.append(occurrences(document["text"], document["source"], int(numbers[row]), repeats.unit, repeats.min_chars))
+        meter.add(1, len(document["text"]))
+    np.save(folder / "occurrences.npy", by_key(found))
+    return {"documents": len(found)}
+
+
+def rule_file(folder: Path, task: RulingTask, meter: Meter) -> JudgedShard:
+    """Writes the documents and decisions of one file as decided, and the signatures of the kept documents.
+
+    Returns:
+        The result of `judge_shard`.
+    """
+    import numpy as np
+
+    from stages.corpus.dedup.repeated_lines import SEPARATORS, without
+
+    config = task.repeats
+    rulings, rows = np.load(task.ruling), count()
+    cut: dict[int, set[int]] = {}
+    firsts: dict[int, list[tuple[int, int]]] = {}
+    repeats: list[RepeatRow] = []
+    for row, part, rank, times in np.load(task.cuts).tolist() if config else []:
+        if rank == 0:
+            firsts.setdefault(row, []).append((part, times))
+        if config and rank >= config.max_per_source:
+            cut.setdefault(row, set()).add(part)
+
+    def ruling(row: Document) -> Ruling:
+        at = next(rows)
+        reason, kept, similarity = rulings[at].tolist()
+        if reason:
+            return Ruling(REASONS[reason], signals={"kept_doc_id": kept, "jaccard": similarity})
+        if not config:
+            return Ruling()
+        units = row["text"].split(SEPARATORS[config.unit])
+        for part, times in firsts.get(at, []):
+            repeats.append({"source": row["source"], "text": units[part], "times": times, "doc_id": row["doc_id"]})
+        text, parts = without(row["text"], config.unit, cut.get(at, set())), len(cut.get(at, ()))
+        if parts and len(text) < config.min_left_chars:
+            return Ruling(DedupReason.TOO_LITTLE_LEFT, signals={"parts_cut": parts})
+        return Ruling(text=text, note=REPEATS_CUT, signals={"parts_cut": parts})
+
+    result = judge_shard(task.path, folder, ruling, types_of(SIGNALS), meter)
+    if config:
+        write_rows(folder / "repeats.parquet", schema(**REPEATS.types), repeats)
+        write_signatures(folder / "documents.parquet", task.shingle_words, task.banding, folder, lambda documents, size_bytes: None)
+    else:
+        keep_signatures(task.signatures, rulings["reason"] == 0, folder)
+    return result
+
+
+def find_repeats(config: RepeatsConfig, corpus: Corpus, own: int, tasks: Sequence[RulingTask], ctx: Context) -> None:
+    """Writes the files `numbers` and `cuts` of each task. own: number of the first new part."""
+    import numpy as np
+
+    from stages.corpus.dedup.repeated_lines import repeated
+
+    for i, task in enumerate(tasks):
+        np.save(task.numbers, corpus.numbers[corpus.rows(own + i)])
+    shards = run_shards(repeats_file, tasks, ctx, "repeats")
+    found = repeated([np.load(s.path / "occurrences.npy", mmap_mode="r") for s in shards], config.max_per_source)
+    rows = corpus.order[np.concatenate([r.number for r in found])]
+    columns = [np.concatenate([getattr(r, name) for r in found]) for name in ("part", "rank", "times")]
+    for i, task in enumerate(tasks):
+        start, end = corpus.starts[own + i], corpus.starts[own + i + 1]
+        mine = (rows >= start) & (rows < end)
+        np.save(task.cuts, np.stack([rows[mine] - start, *(column[mine] for column in columns)], axis=1).astype(np.int64))

@@ -1,0 +1,1 @@
+"""Tables and formats of documents and of their lines."""

@@ -1,0 +1,39 @@
+"""The base class of the formats of users' documents: from a file to one record per document.
+
+To add a format, write one file next to format_json_lines.py and one entry in import_documents.py; CONTRIBUTING.md shows an example.
+The importer checks every record, so a format only reads. A record of a file is the same however often the file is read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, ClassVar
+
+from stages.record.tables.jsonl import base_name
+
+if TYPE_CHECKING:
+    from stages.record.contract.declaration import Context, ExternalFile
+    from stages.record.tables.jsonl import JsonRecord
+
+FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
+"""The fields of a document that the importer uses. Other fields of a record are left out."""
+
+
+class DocumentFormat(ABC):
+    """A format of files with documents, recognised by the file's name."""
+
+    patterns: ClassVar[tuple[str, ...]]
+    """Patterns of the files that the import looks for below a given folder, as pathlib's glob reads them ("**/*.jsonl")."""
+
+    @abstractmethod
+    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+        """Yields the documents of a file in order, each as a record with some of the fields FIELDS and its line or row, counted from 1.
+
+        `ctx.drop` reports what cannot be read as a record. A file that cannot be read at all is a RecipeError or a StageError.
+        """
+
+    def reads(self, file: ExternalFile) -> bool:
+        """Returns whether the file's name fits one of the patterns."""
+        return any(fnmatch(base_name(file), pattern.rpartition("/")[2]) for pattern in self.patterns)

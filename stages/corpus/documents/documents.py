@@ -1,0 +1,216 @@
+"""Judges one documents shard row by row, and writes the documents that stay, one decision per row, and balanced record counts.
+
+Every stage that reads documents and writes documents uses it.
+Guarantee: one decision per input row, in input order. Kept rows keep every column. The shard's record counts balance.
+Cost: one row group of documents in memory, and the decisions of the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, cast
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from stages.record.contract.declaration import Context, RecordCounts
+from stages.record.contract.side_table import Column, SideTable
+from stages.record.tables.parquet import Cell, TableRow, count_rows, read_rows, schema, write_rows
+from stages.record.tables.shards import Meter
+
+if TYPE_CHECKING:
+    from stages.record.store.manifest_schema import RecordCountsEntry
+
+DOCUMENTS = SideTable(
+    "documents", "documents", "a document that stays",
+    {
+        "doc_id": Column("uuid", "follows the document through every stage"),
+        "source": Column("string", "the corpus it came with"),
+        "url": Column("string", "where it was found; null of files without one"),
+        "date": Column("string", "when it was fetched, ISO 8601"),
+        "lang": Column("string", "ISO 639-1 code of its language"),
+        "lang_score": Column("float64", "how sure the language is, 0 to 1"),
+        "text": Column("string", "the text as this stage leaves it"),
+    },
+)  # fmt: skip
+DECISIONS = SideTable(
+    "decisions", "decisions", "a record that came in, and what became of it",
+    {
+        "doc_id": Column("uuid", "the record"),
+        "url": Column("string", "where it was found; null of files without one"),
+        "verdict": Column("string", "kept, changed or dropped"),
+        "reason": Column("string", "why it was dropped or changed; null where it is as it was"),
+    },
+)  # fmt: skip
+
+
+class Document(TypedDict):
+    """A row of DOCUMENTS."""
+
+    doc_id: UUID
+    source: str
+    url: str | None
+    date: str | None
+    lang: str | None
+    lang_score: float | None
+    text: str
+
+
+class JudgedShard(TypedDict):
+    """The result of `judge_shard`, as plain JSON. rows: number of documents written."""
+
+    record_counts: RecordCountsEntry
+    rows: int
+
+
+def free_doc_id(name: str, taken: Callable[[UUID], bool]) -> UUID:
+    """Returns the id of a document without a usable id of its own: uuid5 of the name, or the next one that no other document has.
+
+    Args:
+        name: "<sha256 of the file>:<place in the file>".
+        taken: Whether another document has an id. A file can hold ids that were made from another file of the same crawl, as an export does.
+    """
+    doc_id, again = uuid5(NAMESPACE_OID, name), 0
+    while taken(doc_id):
+        again += 1
+        doc_id = uuid5(NAMESPACE_OID, f"{name}:{again}")
+    return doc_id
+
+
+def decisions_with(columns: Mapping[str, Column], more: str = "") -> SideTable:
+    """Returns the declaration of decisions/ for a stage that records more than verdict and reason."""
+    return replace(DECISIONS, columns={**DECISIONS.columns, **columns}, more=more)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """The verdict on a document.
+
+    Attributes:
+        reason: "" keeps the document. Anything else drops it for that reason.
+        text: The new text; None leaves it unchanged.
+        note: Why a kept document was changed.
+        signals: Values for the decision columns.
+        columns: New values of the document's other columns.
+    """
+
+    reason: str = ""
+    text: str | None = None
+    note: str = ""
+    signals: Mapping[str, Cell] = field(default_factory=dict)
+    columns: Mapping[str, Cell] = field(default_factory=dict)
+
+
+def judge_shard(source: Path, folder: Path, judge: Callable[[Document], Ruling], signals: Mapping[str, str], meter: Meter) -> JudgedShard:
+    """Writes documents.parquet and decisions.parquet into `folder`.
+
+    Args:
+        source: A documents/NNNNN.parquet.
+        folder: The shard's folder.
+        judge: Function from a document to the verdict on it.
+        signals: Additional decision columns (name -> short type).
+        meter: Counts documents for the progress.
+
+    Returns:
+        The record counts, and the number of documents written.
+    """
+    import pyarrow.parquet as pq
+
+    kept_schema = pq.read_schema(source)
+    meter.expect(count_rows(source))
+    counts: dict[str, list[int]] = {}
+
+    def rulings() -> Iterator[tuple[dict[str, Cell], TableRow | None]]:
+        for row in cast(Iterator[Document], read_rows(source)):
+            ruling = judge(row)
+            text = row["text"] if ruling.text is None else ruling.text
+            verdict = "dropped" if ruling.reason else "kept" if text == row["text"] else "changed"
+            total = counts.setdefault(ruling.reason if ruling.reason else f"={verdict}", [0, 0, 0])
+            for i, amount in enumerate((1, len(row["text"]), len(text))):
+                total[i] += amount
+            meter.add(1, len(row["text"].encode()), ruling.reason)
+            decision: dict[str, Cell] = {"doc_id": row["doc_id"], "url": row["url"], "verdict": verdict, **ruling.signals}
+            decision["reason"] = ruling.reason or (ruling.note if verdict == "changed" else "") or None
+            yield decision, None if ruling.reason else {**row, **ruling.columns, "text": text}
+
+    decisions: list[dict[str, Cell]] = []
+
+    def documents() -> Iterator[TableRow]:
+        for decision, document in rulings():
+            decisions.append(decision)
+            if document is not None:
+                yield document
+
+    rows = write_rows(folder / "documents.parquet", kept_schema, documents())
+    write_rows(folder / "decisions.parquet", schema(**DECISIONS.types, **signals), decisions)
+    return {"record_counts": _record_counts(counts).as_json(), "rows": rows}
+
+
+def _record_counts(counts: Mapping[str, list[int]]) -> RecordCounts:
+    kept, changed = counts.get("=kept", [0, 0, 0]), counts.get("=changed", [0, 0, 0])
+    dropped = {reason: total for reason, total in sorted(counts.items()) if not reason.startswith("=")}
+    return RecordCounts(
+        rows_in=sum(total[0] for total in counts.values()),
+        kept=kept[0],
+        changed=changed[0],
+        dropped={reason: total[0] for reason, total in dropped.items()},
+        chars_in=sum(total[1] for total in counts.values()),
+        chars_out=kept[2] + changed[2],
+        chars_removed=changed[1] - changed[2],
+        chars_dropped={reason: total[1] for reason, total in dropped.items()},
+    )
+
+
+def add_record_counts(results: Iterable[JudgedShard]) -> RecordCounts:
+    """Returns the sum of the record counts that `judge_shard` returned."""
+    return sum((RecordCounts(**result["record_counts"]) for result in results), RecordCounts())
+
+
+def matched_by_pattern(patterns: Sequence[str], found: Sequence[Mapping[str, int]], setting: str, ctx: Context) -> dict[str, int]:
+    """Counts how many documents each URL pattern of a takedown matched. Logs the patterns that matched none.
+
+    A document counts for every pattern that matches it.
+
+    Args:
+        patterns: The URL patterns.
+        found: Pattern -> number of documents, per shard.
+        setting: The setting that holds the patterns, for the log.
+        ctx: The stage's context.
+
+    Returns:
+        "matched <pattern>" -> number of documents.
+    """
+    counts = {pattern: sum(shard.get(pattern, 0) for shard in found) for pattern in patterns}
+    for pattern, count in counts.items():
+        if not count:
+            ctx.log(f"{setting}: the pattern {pattern!r} matched no document")
+    return {f"matched {pattern}": count for pattern, count in counts.items()}
+
+
+def document_shards(artifact: Path) -> list[Path]:
+    """Returns the documents/NNNNN.parquet files of an artifact, in order."""
+    return sorted((artifact / "documents").glob("*.parquet"))
+
+
+def texts_of_documents(artifact: Path, wanted: Collection[UUID]) -> list[str]:
+    """Returns the texts of some documents, in the order of the artifact. Reads the text of the row groups that hold one of them.
+
+    Args:
+        artifact: Folder of a documents artifact.
+        wanted: The doc_ids.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    found: list[str] = []
+    those = pa.array([doc_id.bytes for doc_id in wanted], pa.binary(16))
+    for shard in document_shards(artifact):
+        with pq.ParquetFile(shard) as file:
+            for group in range(file.num_row_groups):
+                doc_ids = pa.chunked_array([one.storage for one in file.read_row_group(group, ["doc_id"]).column("doc_id").chunks])
+                rows = np.flatnonzero(pc.is_in(doc_ids, value_set=those).to_numpy())
+                if len(rows):
+                    found += file.read_row_group(group, ["text"]).column("text").take(rows).to_pylist()
+    return found

@@ -1,0 +1,22 @@
+"""JSON Lines files as documents, plain or gzipped: one object per line.
+
+Source: jsonlines.org.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stages.corpus.documents.document_format import DocumentFormat
+from stages.record.contract.declaration import Context, ExternalFile
+from stages.record.tables.jsonl import JsonRecord, read_records
+
+
+class JsonLinesFormat(DocumentFormat):
+    """One JSON object per line. Blank lines are skipped."""
+
+    patterns = ("**/*.jsonl", "**/*.jsonl.gz")
+
+    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+        """Yields the objects of a file; see DocumentFormat.records."""
+        yield from read_records((file,), ctx)

@@ -1,0 +1,47 @@
+"""Parquet files as documents: one row per document. Only the columns that a document can have are read.
+
+Source: the columns are those of FineWeb's files (text, id, url, date).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from stages.corpus.documents.document_format import FIELDS, DocumentFormat
+from stages.record.contract.declaration import Context, ExternalFile
+from stages.record.contract.errors import RecipeError
+from stages.record.tables.jsonl import JsonRecord, base_name, parquet_columns, parquet_rows
+
+
+class ParquetFormat(DocumentFormat):
+    """One row per document."""
+
+    patterns = ("**/*.parquet",)
+
+    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+        """Yields the rows of a file; see DocumentFormat.records.
+
+        Yields:
+            One record per row, with its number from 1.
+
+        Raises:
+            RecipeError: The file has no column text, or two columns with the name of one field.
+        """
+        columns = [name for name in parquet_columns(Path(file.uri), file) if name in FIELDS]
+        if twice := [name for name in FIELDS if columns.count(name) > 1]:
+            raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")
+        if "text" not in columns:
+            raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
+        for number, row in parquet_rows(Path(file.uri), file, columns, ctx):
+            values = {name: _as_json(value) for name, value in row.items()}
+            yield JsonRecord(file, number, {name: value for name, value in values.items() if value is not None})
+
+
+def _as_json(value: object) -> object:
+    """Returns dates and UUIDs as text, as JSON would hold them, and None for a missing value."""
+    if isinstance(value, datetime.date):  # a datetime is a date too
+        return value.isoformat() if value == value else None  # the date that pandas writes for a missing one differs from itself
+    return str(value) if isinstance(value, UUID) else value

@@ -1,0 +1,1 @@
+"""The stage extract: from records to pages of text."""

@@ -1,0 +1,1 @@
+"""The stage filter: signals and rules of quality."""

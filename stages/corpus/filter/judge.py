@@ -1,0 +1,137 @@
+"""Runs one document through the filter: repairs it, computes its signals, edits its lines, decides the verdict, redacts it.
+
+Guarantee: the result is a function of the document and the settings alone. The word cache changes the time, not the result. Every signal is
+computed whatever the verdict.
+Cost and sources: see the modules that it calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.corpus.filter import pii, repair, rules, signals, urls
+from stages.corpus.filter.filter_rule import AppliedRule, Signals, SignalValue, applied, first_reason
+from stages.corpus.filter.filter_sections import FilterSections
+from stages.corpus.filter.stored_signals import OF_URL
+from stages.corpus.text import classifier, language_id
+
+if TYPE_CHECKING:
+    from ftfy import TextFixerConfig
+
+
+class EditNote(StrEnum):
+    """Why a kept document was changed. Several notes are joined by "+"."""
+
+    REPAIRED = "repaired"
+    LINES_REMOVED = "c4.lines_removed"
+    PII = "pii"
+
+
+@dataclass(frozen=True)
+class ToolFiles:
+    """The files that the tools are made of; None for a part that is off.
+
+    Attributes:
+        lists: Folder of `urls.write_lists`.
+        lang_model: fastText model for languages.
+        classifier: fastText model for the score.
+        label: The classifier's label whose probability is the score.
+    """
+
+    lists: Path | None = None
+    lang_model: Path | None = None
+    classifier: Path | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Everything that one process needs to filter documents. None stands for a part that is off.
+
+    Attributes:
+        config: The settings of the filter.
+        rules: Rules that are on.
+        measure: What the computation of signals needs.
+        repair: ftfy's configuration.
+        patterns: Kinds of personal data that are redacted.
+        lists: datatrove's URL lists.
+        lang_model: fastText model for languages.
+        classifier: (fastText model, label of the score).
+    """
+
+    config: FilterSections
+    rules: tuple[AppliedRule, ...]
+    measure: signals.Measure
+    repair: TextFixerConfig | None
+    patterns: tuple[pii.Pattern, ...]
+    lists: urls.Blocklist | None
+    lang_model: Any
+    classifier: tuple[Any, str] | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Result of the filter for one document.
+
+    Attributes:
+        reason: Reason to drop the document; "" keeps it.
+        text: The text that continues through the pipeline.
+        note: What changed the text (EditNote).
+        signals: Value of every column of `rules.columns`.
+    """
+
+    reason: str
+    text: str
+    note: str
+    signals: Signals
+
+
+def make_tools(config: FilterSections, files: ToolFiles) -> Tools:
+    """Returns the tools of a process. config: the settings of the filter, with the thresholds of the rules."""
+    return Tools(
+        config,
+        applied(rules.RULES, config.model_dump(mode="json")),
+        signals.make_measure(config),
+        repair.make_repair(config.repair) if config.repair.enabled else None,
+        pii.make_patterns(config.pii),
+        urls.open_lists(files.lists) if files.lists else None,
+        classifier.load_model(files.lang_model) if files.lang_model else None,
+        (classifier.load_model(files.classifier, files.label), files.label) if files.classifier else None,
+    )
+
+
+def judge(text: str, detected: tuple[str, float], url: str, listed: Signals | None, tools: Tools) -> Judged:
+    """Returns verdict, text, note and signals of one document.
+
+    Args:
+        text: The text from boilerplate.
+        detected: (language, score) from boilerplate.
+        url: Address of the document.
+        listed: URL signals of the document; None where the URL lists are off.
+        tools: Tools of this process.
+    """
+    repaired = repair.repair_text(text, tools.repair) if tools.repair else text
+    lang, score, by = _language(repaired, detected, tools)
+    found: dict[str, SignalValue] = {**(listed or dict.fromkeys(signal.name for signal in OF_URL))}
+    found |= {"lang": lang, "lang_score": score, "lang_by": by, "repaired": repaired != text}
+    measured, edited = signals.text_signals(repaired, lang, tools.measure)
+    found |= measured | {"quality_score": classifier.score(*tools.classifier, repaired) if tools.classifier else None}
+    redacted, counts = pii.redact_text(edited, tools.patterns)
+    found |= counts
+    edits = ((EditNote.REPAIRED, repaired != text), (EditNote.LINES_REMOVED, edited != repaired), (EditNote.PII, redacted != edited))
+    note = "+".join(name for name, done in edits if done)
+    return Judged(first_reason(found | {"url": url}, tools.rules), redacted, note, found)
+
+
+def _language(text: str, detected: tuple[str, float], tools: Tools) -> tuple[str, float, str]:
+    """Returns (language, score, name of the detector that decided)."""
+    if tools.lang_model is not None:
+        (lang, score), by = language_id.model_language(text, tools.lang_model), "model"
+    elif detected[1] < tools.config.sure_lang_score:
+        (lang, score), by = language_id.second_opinion(text), "py3langid"
+    else:
+        (lang, score), by = detected, "resiliparse"
+    return lang, score, by

@@ -1,0 +1,1 @@
+"""Language, words, n-grams and hashing of texts."""

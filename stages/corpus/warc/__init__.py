@@ -1,0 +1,1 @@
+"""WARC and HTTP: reads and writes records."""

@@ -1,0 +1,1 @@
+"""From weights to figures: the stages export, evaluate, contamination and report, and what they share."""

@@ -1,0 +1,1 @@
+"""Charts and the theme of pages."""

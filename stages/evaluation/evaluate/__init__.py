@@ -1,0 +1,1 @@
+"""The stage evaluate: scores of tasks and texts."""

@@ -1,0 +1,170 @@
+"""The texts that evaluate lets a model write, so that a person can read what it learned: prompts, rows and section of the report.
+
+Guarantee: the same prompts for every model of a recipe that is asked in the same form. Their ids are those of training
+(stages/examples/items/chat.py). What of a prompt does not fit in the context is counted. The texts are not scored.
+Cost: one forward pass per token (stages/evaluation/evaluate/continued_text.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.report_section import SectionTable
+from stages.record.contract.side_table import Column, SideTable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.evaluation.evaluate.continued_text import Prompt
+    from stages.evaluation.evaluate.harness import Question
+    from stages.examples.items.chat import ChatFormat
+    from stages.tokens.sequences.validation import Validation
+
+GENERATIONS = SideTable(
+    "generations", "generations", "a text that the model wrote",
+    {
+        "source": Column("string", "recipe, or the benchmark item or held-out document that the prompt is from"),
+        "prompt": Column("string", "what the model was given"),
+        "text": Column("string", "what it wrote"),
+        "ended": Column("bool", "whether it ended the text itself; if not, the limit of tokens did"),
+        "cut_tokens": Column("int64", "tokens of the prompt that were left out on its left, because prompt and text did not fit in the context"),
+    },
+)  # fmt: skip
+PROMPTS = 4  # prompts that are taken from the data if the recipe gives none
+RECIPE = "recipe"  # source of a prompt that the recipe gives
+SHOWN = 60  # characters of such a prompt that name it
+OPENING_TOKENS = 24  # tokens of a held-out document that are a prompt
+
+TITLE = "What the models write"  # of the table in the report
+
+T = TypeVar("T")
+
+
+class GenerationRow(TypedDict):
+    """A row of GENERATIONS."""
+
+    source: str
+    prompt: str
+    text: str
+    ended: bool
+    cut_tokens: int
+
+
+def given(form: ChatFormat, texts: Sequence[str], chat: bool) -> list[Prompt]:
+    """Returns the prompts of a recipe. chat: whether they are questions in the chat format."""
+    from stages.evaluation.evaluate.continued_text import Prompt
+    from stages.examples.items.chat import prompt_ids
+
+    return [Prompt(RECIPE, text, prompt_ids(text, form, chat)) for text in texts]
+
+
+def questions(form: ChatFormat, asked: Sequence[tuple[str, str]]) -> list[Prompt]:
+    """Returns some of the questions of benchmarks, evenly spaced, in the chat format. asked: (source, question); empty ones are left out."""
+    from stages.evaluation.evaluate.continued_text import Prompt
+    from stages.examples.items.chat import prompt_ids
+
+    chosen = _spread([(source, text) for source, text in asked if text])
+    return [Prompt(source, text, prompt_ids(text, form, chat=True)) for source, text in chosen]
+
+
+def openings(tokenizer: Any, documents: Sequence[tuple[str, np.ndarray]]) -> list[Prompt]:
+    """Returns the openings of some held-out documents, evenly spaced. documents: (id, token ids with a BOS)."""
+    from stages.evaluation.evaluate.continued_text import Prompt
+
+    chosen = [(doc_id, ids[: OPENING_TOKENS + 1].tolist()) for doc_id, ids in _spread(documents)]
+    return [Prompt(doc_id, tokenizer.decode(ids, skip_special_tokens=True), ids) for doc_id, ids in chosen]
+
+
+def prompts(
+    tokenizer: Any, form: ChatFormat, texts: Sequence[str], asked: Mapping[str, Sequence[Question]] | None, validation: Validation | None
+) -> list[Prompt]:
+    """Returns the prompts of the recipe; without any, questions for a chat model and openings of held-out documents for another.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        form: How it encodes chats.
+        texts: The recipe's prompts.
+        asked: The questions by task that pass the chat template; None for a model that is asked as a base model.
+        validation: The held-out documents; None without a mixture.
+    """
+    if texts:
+        return given(form, texts, asked is not None)
+    if asked is not None:
+        return questions(form, [(f"{task}/{item['item_id']}", item["context"]) for task, items in asked.items() for item in items])
+    if validation is None:
+        return []
+    return openings(tokenizer, [*zip(map(str, validation.doc_ids), validation.ids, strict=True)])
+
+
+def write(
+    out: Path, model: Any, tokenizer: Any, chosen: Sequence[Prompt], new_tokens: int, max_length: int, ctx: Context
+) -> list[GenerationRow]:
+    """Writes generations.parquet, and says which prompts were cut.
+
+    Returns:
+        The rows.
+
+    Args:
+        out: The folder of the artifact.
+        model: A Hugging Face causal model.
+        tokenizer: Its tokenizer.
+        chosen: The prompts.
+        new_tokens: Largest number of tokens per text; 0 writes no text.
+        max_length: Context in tokens.
+        ctx: The stage's context.
+    """
+    from stages.record.tables.parquet import schema, write_rows
+
+    written = [*_rows(model, tokenizer, chosen, new_tokens, max_length)] if new_tokens else []
+    write_rows(out / "generations.parquet", schema(**GENERATIONS.types), written)
+    cut = [f"{name} by {tokens:,}" for name, tokens in cut_tokens(written) if tokens]
+    if cut:
+        ctx.log(
+            f"{len(cut)} of {len(written)} prompts do not fit in the context of {max_length:,} tokens together with a text, and were cut on the left: "
+            + ", ".join(cut)
+        )
+    return written
+
+
+def _rows(model: Any, tokenizer: Any, chosen: Sequence[Prompt], new_tokens: int, max_length: int) -> Iterator[GenerationRow]:
+    from stages.evaluation.evaluate.continued_text import continued
+
+    for prompt in chosen:
+        written = continued(model, tokenizer, prompt.ids, new_tokens, max_length)
+        yield {
+            "source": prompt.source,
+            "prompt": prompt.text,
+            "text": written.text,
+            "ended": written.ended,
+            "cut_tokens": written.cut_tokens,
+        }
+
+
+def written_rows(artifact: Artifact) -> list[GenerationRow]:
+    """Returns the rows of GENERATIONS of a scores artifact. Earlier versions, which a recipe can import, had no file or did not count cuts."""
+    from stages.record.tables.parquet import read_rows
+
+    path = artifact.path / "generations.parquet"
+    return [cast("GenerationRow", {"cut_tokens": 0, **row}) for row in read_rows(path)] if path.is_file() else []
+
+
+def cut_tokens(written: Sequence[GenerationRow]) -> list[tuple[str, int]]:
+    """Returns (what names the prompt, tokens of it that were cut) of every text: the item or document it is from, or its words in the recipe."""
+    return [(repr(row["prompt"][:SHOWN]) if row["source"] == RECIPE else row["source"], row["cut_tokens"]) for row in written]
+
+
+def section_table(artifact: Artifact) -> SectionTable | None:
+    """Returns the table of texts of a scores artifact for the report; None if it has none."""
+    model = artifact.manifest["node"].partition("@")[2]
+    table = [
+        {"model": model, "prompt": row["prompt"], "text": row["text"] + ("" if row["ended"] else " …")} for row in written_rows(artifact)
+    ]
+    return SectionTable(tuple(table), TITLE) if table else None
+
+
+def _spread(values: Sequence[T]) -> list[T]:
+    """Returns at most PROMPTS of the values, evenly spaced."""
+    return [values[number * len(values) // PROMPTS] for number in range(PROMPTS)] if len(values) > PROMPTS else list(values)

@@ -1,0 +1,184 @@
+"""The model that lm-eval's tasks query: LM classes of lm-eval over stages/evaluation/evaluate/score.py, one per form of a question.
+
+Guarantee: as they are, questions have the log-likelihoods of lm-eval's HF wrapper with a BOS before the context, except in rolling perplexity:
+the wrapper adds a second BOS there, and this class does not. Of a tokenizer without BOS they equal the wrapper's, which puts nothing before a
+context and the end-of-text token before a text without context. Through the chat template, the caller's function gives the ids of question and
+answer, and exactly these are scored: lm-eval's own way renders the template to text, and then moves the white space at its end into the answer
+(`_encode_pair`), which no fine-tuning trained there. Equal requests of one call are computed once. What does not fit in the context is in
+`excess`.
+Cost: every distinct request goes through the model once, in batches.
+Source: lm-eval 0.4.13, TemplateLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stages.evaluation.evaluate.harness import answer_windows, windows
+from stages.evaluation.evaluate.score import Progress, token_logprobs
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import LM
+
+AnswerIds = Callable[[str, str], tuple[list[int], list[int]]]
+"""(question, answer) -> (ids before the answer, ids of the answer), by the chat template."""
+Scored = tuple[tuple[str, str], list[int], list[int]]
+"""A request: (context, continuation), and the ids of both."""
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A request that is longer than the context. tokens: how many tokens too long. of_answer: whether its answer alone is too long."""
+
+    tokens: int
+    of_answer: bool
+
+
+class BaseTokenizer(Protocol):
+    """The part of a transformers tokenizer that this module uses."""
+
+    bos_token: str | None
+    bos_token_id: int | None
+    eos_token_id: int
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Returns the token ids of a text, with a BOS if special tokens are added."""
+
+
+class LoglikelihoodRequest(Protocol):
+    """The part of lm-eval's Instance that this module uses: a text, or a context and its continuation."""
+
+    args: tuple[str, ...]
+
+
+class LogLikelihoods:
+    """The methods of an lm-eval LM for log-likelihoods only. It refuses tasks that generate text.
+
+    Args:
+        model: A Hugging Face causal model.
+        tokenizer: A transformers tokenizer.
+        max_length: Largest number of tokens that the model reads in a forward pass; see `answer_windows`.
+        batch_size: Sequences per forward pass.
+        progress: See `token_logprobs`.
+
+    Attributes:
+        excess: (context, continuation) -> what did not fit, of every request since the LM was made that is longer than the context.
+    """
+
+    def __init__(self, model: Any, tokenizer: BaseTokenizer, max_length: int, batch_size: int, progress: Progress | None = None) -> None:
+        """Creates the LM; it computes nothing before the first request."""
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.excess: dict[tuple[str, str], Excess] = {}
+        self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
+        self._known: dict[str, list[int]] = {}
+
+    @property
+    def eot_token_id(self) -> int:
+        """The id of the end-of-text token."""
+        return self.tokenizer.eos_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The id of the token before a text without context: the BOS; without BOS the end-of-text token."""
+        return self.tokenizer.eos_token_id if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Returns the token ids of a text. By default they begin with one BOS if there is one, also if the text itself begins with it."""
+        if add_special_tokens is None:
+            add_special_tokens = not (self.tokenizer.bos_token and string.startswith(self.tokenizer.bos_token))
+        known = f"{add_special_tokens:d}{string}"
+        if known not in self._known:
+            self._known[known] = self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+        return self._known[known]
+
+    def _loglikelihood_tokens(self, requests: Sequence[Scored], disable_tqdm: bool = False, **kwargs: Any) -> list[tuple[float, bool]]:
+        parts: list[tuple[Sequence[int], int]] = []
+        places: dict[tuple[tuple[int, ...], tuple[int, ...]], slice] = {}  # ids of a request -> its windows
+        for args, context, continuation in requests:
+            over = len(context) + len(continuation) - (self._max_length + 1)
+            if over > 0:
+                self.excess[args] = Excess(over, len(continuation) > self._max_length)
+            if (ids := (tuple(context), tuple(continuation))) not in places:
+                own = answer_windows(context, continuation, self._max_length)
+                places[ids] = slice(len(parts), len(parts) + len(own))
+                parts += own
+        scored = token_logprobs(self._model, parts, self._batch_size, self._progress)
+        answers = [scored[places[tuple(context), tuple(continuation)]] for _, context, continuation in requests]
+        return [(sum(float(logp.sum()) for logp, _ in own), all(greedy for _, greedy in own)) for own in answers]
+
+    def loglikelihood_rolling(self, requests: Sequence[LoglikelihoodRequest], disable_tqdm: bool = False) -> list[float]:
+        """Returns the log-probability of each whole text, in nats. A text that is longer than the context is read in windows, and not cut."""
+        sums = []
+        for request in requests:
+            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            parts = windows([self.prefix_token_id, *ids], self._max_length)
+            sums.append(sum(float(logp.sum()) for logp, _ in token_logprobs(self._model, parts, self._batch_size)))
+        return sums
+
+    def generate_until(self, requests: Sequence[LoglikelihoodRequest], disable_tqdm: bool = False) -> list[str]:
+        """Refuses to generate text.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("Loam scores choices and continuations; a task that generates text cannot be evaluated with it.")
+
+
+class ChatLogLikelihoods(LogLikelihoods):
+    """The same for questions through the chat template: a context is what a user says, a continuation what the assistant answers.
+
+    The request without a context that acc_mutual_info asks for, log P(answer), is the answer to an empty question: every token of the format
+    stays as fine-tuning trained it, and only the words of the question are missing (the domain premise of Holtzman et al. 2021, arXiv
+    2104.08315). No fine-tuning trained an answer that begins a document, or one without a question before it.
+
+    Args:
+        answer_ids: What gives the ids of a question and its answer.
+        others: See `LogLikelihoods`.
+    """
+
+    def __init__(self, answer_ids: AnswerIds, *others: Any) -> None:
+        """Creates the LM; it computes nothing before the first request."""
+        super().__init__(*others)
+        self._answer_ids = answer_ids
+
+    def loglikelihood(self, requests: Sequence[LoglikelihoodRequest], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Scores the answers.
+
+        Returns:
+            Per request, the log-probability of the answer in nats, and whether each of its tokens is the most likely one.
+        """
+        asked = [(request.args[0], request.args[1]) for request in requests]
+        return self._loglikelihood_tokens([(args, *self._answer_ids(*args)) for args in asked])
+
+
+def make_lm(
+    model: Any,
+    tokenizer: BaseTokenizer,
+    max_length: int,
+    batch_size: int,
+    progress: Progress | None = None,
+    answer_ids: AnswerIds | None = None,
+) -> LM:
+    """Returns the LM for lm-eval's tasks.
+
+    Args:
+        model: A Hugging Face causal model.
+        tokenizer: A transformers tokenizer.
+        max_length: Context in tokens; see `LogLikelihoods`.
+        batch_size: Sequences per forward pass.
+        progress: See `token_logprobs`.
+        answer_ids: The chat template, for questions that pass it; None asks them as they are.
+    """
+    from lm_eval.api.model import TemplateLM
+
+    class LoamLM(LogLikelihoods, TemplateLM):  # type: ignore[misc]
+        """The methods above, as a subclass of lm-eval's base class, which the module imports only here because it takes seconds."""
+
+    class LoamChatLM(ChatLogLikelihoods, TemplateLM):  # type: ignore[misc]
+        """The same for chats."""
+
+    others = (model, tokenizer, max_length, batch_size, progress)
+    return LoamChatLM(answer_ids, *others) if answer_ids else LoamLM(*others)

@@ -1,0 +1,322 @@
+"""evaluate: scores one exported model on benchmark items, and on the validation documents in bits per byte.
+
+A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks. The model also writes some text, for reading.
+Questions are in Loam's own wording and scores of files are named so (`scored_name`); lm-eval computes the metrics from the log-likelihoods.
+
+Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Through the chat template, the ids
+that are scored are those that sft trains: question, then answer, without its end-of-turn token. A question or prompt that does not fit in
+the context is cut on the left, counted and named. Bits per byte count every token of a document's text once (without its end-of-text token)
+over the UTF-8 bytes of the text; a document that is longer than the context is read in windows, and nothing of it is cut.
+Cost: one forward pass per distinct request, and one per token that the model writes.
+Source: lm-eval 0.4.13 for the metrics; stages/evaluation/evaluate/kneser_ney.py for the Kneser-Ney baseline.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator, model_validator
+
+from stages.evaluation.evaluate import generations
+from stages.evaluation.evaluate.generations import GENERATIONS
+from stages.evaluation.evaluate.task_scores import (
+    ItemValue,
+    TaskEntry,
+    TaskScore,
+    cut_table,
+    log_cuts,
+    read_questions,
+    read_tasks,
+    score_tasks,
+    task_entry,
+)
+from stages.record.contract.declaration import Artifact, Context, NotEmpty, Outcome, Stage
+from stages.record.contract.report_section import Section
+from stages.record.contract.side_table import Column, SideTable
+from stages.record.settings import StageConfig
+from stages.tokens.tokenizer.canary_files import check_canaries
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.evaluation.evaluate.generations import GenerationRow
+    from stages.evaluation.evaluate.lm_eval_model import AnswerIds
+    from stages.examples.items.chat import ChatFormat
+    from stages.tokens.sequences.validation import Validation
+
+VALIDATION = "validation"
+UNIGRAM = "unigram"
+KNESER_NEY = "kneser_ney_3gram"
+WORDING = (
+    "Tasks are asked 0-shot in Loam's own wording; loam_NAME is the task of the file NAME. Scores of other tools, which word the same items "
+    "otherwise, do not compare with these."
+)
+SAMPLES = SideTable(
+    "samples", "samples", "an item's own value of a metric",
+    {
+        "task": Column("string", "loam_ and the benchmark's name in benchmark_items; docs_complete or docs_what; or validation"),
+        "item_id": Column("string", "the item, or the document held out"),
+        "metric": Column("string", "the metric"),
+        "value": Column("float64", "its value for this item; a score is made of these"),
+    },
+)  # fmt: skip
+
+
+class Evaluate(StageConfig):
+    """Settings of the evaluate stage: the form of the questions, and the baselines."""
+
+    chat: bool = False
+    """Format every question with the chat template, for models that were tuned on chats."""
+    plain_tasks: tuple[NotEmpty, ...] = ()
+    """With chat: tasks whose questions are asked as they are, as a base model is asked, so that the two compare. Through the template the form
+    of a question changes as well. A task is named by its file up to the first dot, or is docs_complete or docs_what."""
+    baselines: bool = False
+    """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
+    baseline_tokens: int = Field(20_000_000, ge=1000)
+    """Maximum number of training tokens that the baselines count, in randomly chosen segments; 100 M tokens take a minute and a gigabyte."""
+    prompts: tuple[NotEmpty, ...] = ()
+    """Texts that the model continues, or questions that it answers if chat is on; the report shows what it writes. Without any, they are four
+    openings of held-out documents, or four questions of benchmarks if chat is on; none if the pipeline has no such data."""
+    generated_tokens: int = Field(48, ge=0, le=100_000)
+    """Maximum number of tokens that the model writes after each prompt; at most half of the context. 0 turns this off."""
+
+    @field_validator("plain_tasks")
+    @classmethod
+    def _in_one_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the names sorted, so that a set of tasks has one form.
+
+        Raises:
+            ValueError: A name is given twice.
+        """
+        if twice := next((name for name in value if value.count(name) > 1), ""):
+            raise ValueError(f"plain_tasks names {twice!r} twice")
+        return tuple(sorted(value))
+
+    @model_validator(mode="after")
+    def _plain_beside_chat(self) -> Evaluate:
+        if self.plain_tasks and not self.chat:
+            raise ValueError("plain_tasks has no effect without chat: every question is asked as it is; remove it, or set chat")
+        return self
+
+
+def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes scores.json, samples.parquet and harness.json.
+
+    Returns:
+        The outcome. Its rows are the values of single items.
+    """
+    from stages.evaluation.evaluate.lm_eval_model import make_lm
+    from stages.evaluation.evaluate.score import load_model, load_tokenizer
+    from stages.record.tables.parquet import schema, write_rows
+    from stages.tokens.sequences.validation import read_validation
+    from stages.tokens.tokenizer.bpe import load_chat_format
+
+    if "tokens" in inputs:
+        check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
+    benchmarks = inputs["benchmarks"].path if "benchmarks" in inputs else None
+    tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
+    questions = read_questions(benchmarks, tasks) if benchmarks else {}
+    in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks]
+    folder = inputs["model"].path
+    model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
+    max_length = _max_length(model, inputs)
+    tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
+
+    def lm_of(chat: bool) -> Any:
+        def progress(done: int, total: int) -> None:
+            ctx.progress(done, total, "requests", "tasks")
+
+        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None)
+
+    scores, samples, cut = score_tasks(lm_of, tasks, questions, in_chat)
+    log_cuts(ctx, {name: (one, len(questions[name])) for name, one in cut.items()}, max_length)
+    validation = None
+    if "mixture" in inputs:
+        mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
+        validation = read_validation(mixture, tokens)
+        nll = {"": _model_nll(model, validation, max_length, ctx)}
+        if config.baselines:
+            nll |= _baseline_nll(validation, mixture, tokens, config.baseline_tokens, ctx)
+        for name, values in nll.items():
+            scores += _validation_scores(name, values, validation)
+            samples += _validation_samples(name, values, validation)
+    (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n", encoding="utf-8")
+    write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
+    asked = {name: questions[name] for name in in_chat}
+    prompts = generations.prompts(tokenizer, form, config.prompts, asked if config.chat else None, validation)
+    written = generations.write(out, model, tokenizer, prompts, config.generated_tokens, max_length, ctx)
+    described = {name: task_entry(task, len(questions[name]), cut[name]) for name, task in tasks.items()}
+    _write_harness(out / "harness.json", config, described, in_chat, written, max_length, form)
+    summary: dict[str, int | float] = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
+    summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
+    summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
+    return Outcome(rows=len(samples), summary=summary)
+
+
+def _answer_ids(form: ChatFormat) -> AnswerIds:
+    """Returns the function that gives the ids of a question and its answer, as sft trains them."""
+    from stages.examples.items.chat import render_answer
+
+    remembering = replace(form, encode=cache(form.encode))  # a question comes with each of its answers
+
+    def ids(question: str, answer: str) -> tuple[list[int], list[int]]:
+        return render_answer([{"role": "user", "content": question}], answer, remembering)
+
+    return ids
+
+
+def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
+    """Returns the context of the scores in tokens: that of the mixture, or that of the model where it is shorter or there is no mixture."""
+    longest = int(model.config.max_position_embeddings)
+    if "mixture" not in inputs:
+        return longest
+    return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"]), longest)
+
+
+def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:
+    """Returns the negative log-likelihood of each document's text, float64 [documents], in nats."""
+    import numpy as np
+
+    from stages.evaluation.evaluate.harness import windows
+    from stages.evaluation.evaluate.score import token_logprobs
+
+    parts, owner = [], []
+    for number, ids in enumerate(validation.ids):
+        for window in windows(ids.tolist(), max_length):
+            parts.append(window)
+            owner.append(number)
+    scored = token_logprobs(
+        model, parts, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "windows", "validation")
+    )
+    return np.bincount(owner, weights=[-float(logp.sum()) for logp, _ in scored], minlength=len(validation.ids))
+
+
+def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: int, ctx: Context) -> dict[str, np.ndarray]:
+    import numpy as np
+
+    from stages.evaluation.evaluate.kneser_ney import fit, segment_logprobs, unigram_logprobs
+    from stages.tokens.sequences.validation import read_training_segments
+
+    segments, vocab_size = read_training_segments(mixture, tokens, limit, ctx.seed)
+    ctx.log(f"counting {sum(map(len, segments)):,} training tokens for the baselines")
+    counts = np.bincount(np.concatenate(segments), minlength=vocab_size)
+    trigram = fit(segments, vocab_size)
+    return {
+        UNIGRAM: np.array([-unigram_logprobs(counts, ids[1:]).sum() for ids in validation.ids]),
+        KNESER_NEY: np.array([-segment_logprobs(trigram, ids).sum() for ids in validation.ids]),
+    }
+
+
+def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> list[TaskScore]:
+    from stages.evaluation.statistics.estimates import ratio
+
+    prefix = f"{name}_" if name else ""
+    bits, bits_error = ratio(nll / math.log(2), validation.bytes)
+    per_token, token_error = ratio(nll, validation.tokens)
+    perplexity = math.exp(per_token)
+    error = None if token_error is None else perplexity * token_error
+    n = len(validation.ids)
+    return [
+        TaskScore(VALIDATION, f"{prefix}bits_per_byte", bits, bits_error, n, primary=not name),
+        TaskScore(VALIDATION, f"{prefix}perplexity", perplexity, error, n),
+    ]
+
+
+def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> list[ItemValue]:
+    columns = {f"{name}_nll": nll} if name else {"nll": nll, "bytes": validation.bytes, "tokens": validation.tokens}
+    return [
+        {"task": VALIDATION, "item_id": str(doc_id), "metric": metric, "value": float(value)}
+        for metric, values in columns.items()
+        for doc_id, value in zip(validation.doc_ids, values, strict=True)
+    ]
+
+
+def _write_harness(
+    path: Path,
+    config: Evaluate,
+    tasks: Mapping[str, TaskEntry],
+    in_chat: Sequence[str],
+    written: Sequence[GenerationRow],
+    max_length: int,
+    form: ChatFormat,
+) -> None:
+    """Writes harness.json: how the scores were computed.
+
+    Args:
+        path: The file.
+        config: The settings.
+        tasks: Scored name -> its entry.
+        in_chat: Names of the tasks that pass the chat template.
+        written: The texts that the model wrote.
+        max_length: Context in tokens.
+        form: The format of the tokenizer.
+    """
+    from importlib.metadata import version
+
+    plain = sorted(set(tasks) - set(in_chat))
+    described = {
+        "log_likelihoods": "Loam, by transformers",
+        "metrics": f"lm-eval {version('lm-eval')}",
+        "tasks": dict(sorted(tasks.items())),
+        "chat_template": config.chat,
+        **({"plain_tasks": plain} if config.plain_tasks else {}),
+        "max_length": max_length,
+        "context_begins_with": "one beginning-of-text token"
+        if form.tokens.bos
+        else "nothing; an empty context and a document with one end-of-text token",
+        "prompts": len(written),
+        "cut_prompts": [{"prompt": name, "tokens": tokens} for name, tokens in generations.cut_tokens(written) if tokens],
+    }
+    path.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+
+
+def report_section(artifact: Artifact) -> Section:
+    """Returns how the scores were computed, what did not fit in the context, and what the model wrote."""
+    harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
+    metrics = harness.get("metrics") or f"lm-eval {harness['lm_eval']}"  # scores of earlier versions, which a recipe can import
+    form = "through the chat template" if harness["chat_template"] else "as they are"
+    form += f", those of {', '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
+    scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
+    about = [f"{WORDING} {metrics} computes the metrics."] if scored != {VALIDATION} else []
+    about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
+    asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
+    tables = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact))), generations.section_table(artifact)
+    return Section(
+        "Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked), tables=tuple(table for table in tables if table)
+    )
+
+
+STAGE = Stage(
+    name="evaluate",
+    config=Evaluate,
+    run=run,
+    inputs={"model": "export@{model}", "benchmarks": "benchmarks", "mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
+    optional=("benchmarks", "mixture", "tokens"),
+    one_of=(("benchmarks",), ("mixture", "tokens")),
+    per_model=True,
+    summary={
+        "validation/bits_per_byte": "bits per byte of held-out text",
+        "validation/perplexity": "perplexity per held-out token",
+        "cut_questions": "questions cut on the left, because they are longer than the context",
+    },
+    output="scores",
+    tables=(SAMPLES, GENERATIONS),
+    section=report_section,
+    unit="item scores",
+    does="benchmark items with lm-eval's metrics, bits per byte, baselines, texts to read",
+    versions=(
+        "first version",
+        "texts that the model writes, in generations.parquet and the report",
+        "through the chat template, the ids that sft trains are scored; questions and prompts that are longer than the context are counted and "
+        "named; an answer that is longer is scored as a whole; scores of a file's items are named loam_ and its task",
+    ),
+    distributions=("lm-eval", "torch", "transformers", "tokenizers"),
+    deterministic=False,
+    uses_gpus=True,
+)

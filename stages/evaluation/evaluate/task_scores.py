@@ -1,0 +1,252 @@
+"""The scores of the tasks that evaluate asks a model, the values of single items, the items that do not fit in, and the tasks that it omits.
+
+Guarantee: a score is the mean of its items' values. A task is asked in one form, through the chat template or as it is, and always in Loam's
+own wording (stages/examples/items), so the scores of a file's items have a name of their own (`scored_name`). An item whose question was cut is
+named.
+Cost: that of stages/evaluation/evaluate/harness.py.
+Source: lm-eval 0.4.13 for the metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+
+from stages.examples.items.benchmark_task import scored_name
+from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.errors import StageError
+from stages.record.contract.report_section import SectionTable
+
+if TYPE_CHECKING:
+    from stages.evaluation.evaluate.harness import ItemSample, Question, TaskResults
+    from stages.evaluation.evaluate.lm_eval_model import Excess
+
+SHOWN_ITEMS = 10  # items that a message or a row of the report names
+TITLE = "Longer than the context, so cut on the left"  # of the table in the report
+
+
+class ItemValue(TypedDict):
+    """A row of SAMPLES."""
+
+    task: str
+    item_id: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """An entry of scores.json.
+
+    Attributes:
+        task: The task by its `scored_name`, or validation.
+        metric: The metric.
+        value: The mean over the items, or over the documents.
+        stderr: Its standard error; None without one.
+        n: Number of items.
+        chance: Accuracy of a random choice; None for other metrics.
+        gate: Whether the report tests the score against chance.
+        primary: Whether it is the main metric of its task.
+        cut: Number of the items whose question was longer than the context.
+    """
+
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    n: int
+    chance: float | None = None
+    gate: bool = False
+    primary: bool = False
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class CutItems:
+    """The items of a task that are longer than the context.
+
+    Attributes:
+        item_ids: The items of which the question was cut on the left, for one of its answers at least.
+        long_answers: Those of them with an answer that is longer than the context by itself: it was read in windows, almost without question.
+        most_tokens: How many tokens too long the longest question with its answer is.
+    """
+
+    item_ids: list[str]
+    long_answers: list[str]
+    most_tokens: int
+
+
+class ScoredTask(TypedDict):
+    """The part of an entry of the benchmarks' tasks.json that this stage reads. format: missing for a task from documentation."""
+
+    name: str
+    kind: str
+    metric: str
+    chance: float | None
+    gate: bool
+    scored_items: int
+    format: NotRequired[str]
+
+
+class TaskEntry(TypedDict):
+    """How a task was asked, in harness.json. cut: a CutItems. A task from documentation has no file and no format."""
+
+    file: NotRequired[str]
+    format: NotRequired[str]
+    wording: str
+    num_fewshot: int
+    items: int
+    cut: dict[str, list[str] | int]
+
+
+def score_tasks(
+    lm_of: Callable[[bool], Any], tasks: Mapping[str, ScoredTask], questions: Mapping[str, list[Question]], chat: Collection[str]
+) -> tuple[list[TaskScore], list[ItemValue], dict[str, CutItems]]:
+    """Returns the entries of scores.json, the values of the items of every scored task, and task -> its items that do not fit in the context.
+
+    Args:
+        lm_of: Makes an LM of stages/evaluation/evaluate/lm_eval_model.py, for questions through the chat template (True) or as they are (False).
+        tasks: The scored tasks by scored name.
+        questions: Their scored items by task.
+        chat: Names of the tasks whose questions pass the chat template.
+    """
+    from stages.evaluation.evaluate.harness import run_tasks
+
+    found: dict[str, tuple[TaskResults, Mapping[tuple[str, str], Excess]]] = {}
+    for form in (False, True):
+        asked = {name: questions[name] for name in tasks if (name in chat) is form}
+        if asked:
+            lm = lm_of(form)
+            found |= dict.fromkeys(asked, (run_tasks(lm, asked, {name: tasks[name]["kind"] for name in asked}, form), lm.excess))
+    scores: list[TaskScore] = []
+    samples: list[ItemValue] = []
+    cut: dict[str, CutItems] = {}
+    for name, task in tasks.items():
+        results, excess = found[name]
+        cut[name] = _cut(results.samples[name], excess)
+        own, of_items = _task_scores(name, task, results, len(questions[name]))
+        scores += [replace(score, cut=len(cut[name].item_ids)) for score in own]
+        samples += of_items
+    return scores, samples, cut
+
+
+def task_entry(task: ScoredTask, items: int, cut: CutItems) -> TaskEntry:
+    """Returns a task's entry of harness.json. items: number of its scored items."""
+    entry = TaskEntry(wording="Loam's own", num_fewshot=0, items=items, cut=asdict(cut))
+    return {"file": task["name"], "format": task["format"], **entry} if "format" in task else entry
+
+
+def log_cuts(ctx: Context, cut: Mapping[str, tuple[CutItems, int]], max_length: int) -> None:
+    """Says which items do not fit in the context.
+
+    Args:
+        ctx: The stage's context.
+        cut: Task -> those items, and the number of its scored items.
+        max_length: Context in tokens.
+    """
+    for name, (of_task, items) in cut.items():
+        if of_task.item_ids:
+            answers = f"; of {len(of_task.long_answers):,} an answer alone is longer" if of_task.long_answers else ""
+            ctx.log(
+                f"{name}: {len(of_task.item_ids):,} of {items:,} questions are longer than the context of {max_length:,} tokens, by up to "
+                f"{of_task.most_tokens:,}, and were cut on the left{answers}: {_shown(of_task.item_ids)}"
+            )
+
+
+def cut_table(artifact: Artifact, prompts: Sequence[tuple[str, int]]) -> SectionTable | None:
+    """Returns the report's table of what does not fit in the context, by model and task; None if everything fits.
+
+    Args:
+        artifact: The scores.
+        prompts: (name, tokens that were cut) of every prompt that a text was written after.
+    """
+    harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
+    described = {name: task for name, task in harness.get("tasks", {}).items() if "cut" in task}  # earlier versions did not count
+    found = [(name, CutItems(**task["cut"]), task["items"]) for name, task in described.items()]
+    cut_prompts = CutItems([name for name, tokens in prompts if tokens], [], max((tokens for _, tokens in prompts), default=0))
+    found.append(("prompts of the texts below", cut_prompts, len(prompts)))
+    model = artifact.manifest["node"].partition("@")[2]
+    table = [
+        {"model": model, "task": name, "cut": f"{len(cut.item_ids):,} of {items:,}", "tokens too long": f"up to {cut.most_tokens:,}",
+         "answer alone too long": f"{len(cut.long_answers):,}", "items": _shown(cut.item_ids)}
+        for name, cut, items in found if cut.item_ids
+    ]  # fmt: skip
+    return SectionTable(tuple(table), TITLE, ("cut", "tokens too long", "answer alone too long")) if table else None
+
+
+def _shown(item_ids: Sequence[str]) -> str:
+    more = len(item_ids) - SHOWN_ITEMS
+    return ", ".join(item_ids[:SHOWN_ITEMS]) + (f" and {more:,} more (harness.json has all)" if more > 0 else "")
+
+
+def _cut(samples: Sequence[ItemSample], excess: Mapping[tuple[str, str], Excess]) -> CutItems:
+    over = {sample.item_id: [excess[asked] for asked in sample.requests if asked in excess] for sample in samples}
+    found = {item_id: of_item for item_id, of_item in over.items() if of_item}
+    long_answers = [item_id for item_id, of_item in found.items() if any(one.of_answer for one in of_item)]
+    return CutItems([*found], long_answers, max((one.tokens for of_item in found.values() for one in of_item), default=0))
+
+
+def read_tasks(benchmarks: Path, plain_tasks: Collection[str], node: str) -> dict[str, ScoredTask]:
+    """Returns the scored tasks by their `scored_name`.
+
+    Args:
+        benchmarks: Folder of the benchmarks artifact.
+        plain_tasks: Tasks that are asked as they are, by their names in tasks.json, which are checked.
+        node: The node, for messages.
+
+    Raises:
+        StageError: One of plain_tasks is not scored.
+    """
+    every: list[ScoredTask] = json.loads((benchmarks / "tasks.json").read_text(encoding="utf-8"))
+    tasks = {scored_name(task["name"], task.get("format", "")): task for task in every if task["scored_items"]}
+    names = [task["name"] for task in tasks.values()]
+    if unknown := sorted(set(plain_tasks) - set(names)):
+        raise StageError(
+            f"No scored task has the name {unknown[0]!r}; the tasks are {', '.join(names) or 'none'}.",
+            where=f"{node}.plain_tasks",
+            do="Name tasks of the benchmarks that are scored.",
+        )
+    return tasks
+
+
+def read_questions(benchmarks: Path, tasks: Mapping[str, ScoredTask]) -> dict[str, list[Question]]:
+    """Returns task -> its scored items, in the order of items.parquet. benchmarks: folder of the artifact; tasks: the scored tasks."""
+    from stages.record.tables.parquet import read_rows
+
+    items: dict[str, list[Question]] = {name: [] for name in tasks}
+    shown = {task["name"]: name for name, task in tasks.items()}
+    for row in read_rows(benchmarks / "items.parquet", ["task", "item_id", "context", "choices", "gold", "answer", "scored"]):
+        if row.pop("scored"):
+            items[shown[row.pop("task")]].append(cast("Question", row))
+    return items
+
+
+def _task_scores(name: str, task: ScoredTask, found: TaskResults, n: int) -> tuple[list[TaskScore], list[ItemValue]]:
+    """Returns the scores of one task with n items, and the values of its items, metric by metric."""
+    values = dict(found.metrics[name])
+    own = {metric: {sample.item_id: sample.values[metric] for sample in found.samples[name]} for metric in values}
+    if task["kind"] == "continuation":
+        own["nll"] = {sample.item_id: -sample.loglikelihoods[0] for sample in found.samples[name]}
+        values["perplexity"] = _perplexity(list(own["nll"].values()))
+    scores = []
+    for metric, (value, error) in values.items():
+        primary = metric == task["metric"]
+        chance = task["chance"] if metric.startswith("acc") and task["kind"] == "multiple_choice" else None
+        scores.append(TaskScore(name, metric, value, error, n, chance, primary and task["gate"], primary))
+    samples: list[ItemValue] = [
+        {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
+    ]
+    return scores, samples
+
+
+def _perplexity(nll: list[float]) -> tuple[float, float | None]:
+    import numpy as np
+
+    from stages.evaluation.statistics.estimates import mean
+
+    value, error = mean(np.array(nll))
+    return math.exp(value), None if error is None else math.exp(value) * error

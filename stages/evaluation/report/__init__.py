@@ -1,0 +1,1 @@
+"""The stage report: one page of a run."""

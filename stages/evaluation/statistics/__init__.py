@@ -1,0 +1,1 @@
+"""Estimates with their errors, and verdicts on them."""

@@ -1,0 +1,1 @@
+"""The stage benchmarks and its formats, one per file."""

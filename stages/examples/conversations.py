@@ -1,0 +1,183 @@
+"""conversations: collects conversations for supervised fine-tuning, removes benchmark items, splits them into train and validation.
+
+Guarantee: a chat with a field that training does not carry (tools, weights, reasoning apart from the answer and others, see
+stages/examples/dialogue_formats/uncarried.py) is dropped and counted by its reason. No conversation holds a benchmark item; the stage searches
+with the same n-gram index that decontaminates documents. (Without benchmarks, nothing is searched for.) A hash of the answer's words decides
+the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out preference pair is in the
+training split of the conversations.
+Cost: one pass over the files, about 10 MB/s.
+Source: stages/examples/dialogue_formats/chat_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field, model_validator
+
+from stages.corpus.documents.documents import decisions_with
+from stages.examples.items.field_mapping import AUTO
+from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
+from stages.record.contract.side_table import Column, SideTable
+from stages.record.settings import StageConfig
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pydantic import JsonValue
+
+    from stages.examples.items.dialogue import Messages
+    from stages.examples.items.held_out import Answer
+    from stages.examples.items.tuning_examples import Example
+
+TABLE = SideTable(
+    "conversations", "conversations", "a conversation",
+    {
+        "doc_id": Column("uuid", "the conversation"),
+        "source": Column("string", "the file or documentation it is from"),
+        "messages": Column("string", "the messages as JSON: a list of role and content"),
+        "split": Column("string", "train or validation"),
+    },
+)  # fmt: skip
+DECISIONS = decisions_with({
+    "item": Column("string", "the held-out benchmark item in it; null where there is none"),
+    "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
+})  # fmt: skip
+
+
+class DocstringChats(StageConfig):
+    """Conversations made from the documentation that benchmarks.docstrings reads, without the answers that it holds out."""
+
+    what: int = Field(4000, ge=0)
+    """Maximum number of questions "What does X do?", chosen by hash; the first sentences are the answer."""
+    complete: int = Field(8000, ge=0)
+    """Maximum number of questions "Complete: <first half of a sentence>", chosen by hash; the second half is the answer."""
+    answer_sentences: int = Field(2, ge=1)
+    """Maximum number of sentences in an answer to "What does X do?"."""
+
+
+class Conversations(StageConfig):
+    """Settings of the conversations stage: chat files by path, and conversations from documentation."""
+
+    files: NamedFiles = ()
+    """JSONL files (plain or .gz) with one chat per line, in one of the formats that `format` names; "source" is optional."""
+    format: str = AUTO
+    """Format of the files: messages ({"messages": [{"role", "content"}, …]}), sharegpt ({"conversations": [{"from", "value"}, …]}), alpaca
+    ({"instruction", "input", "output"}), prompt_completion ({"prompt", "completion"}), or auto: the fields of the first record of each file
+    decide. All records of a file have one format."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Field of the format -> field of your records, such as {prompt: question, completion: answer}. A dotted name (data.turns) leads into
+    nested objects. Needs `format`."""
+    docstrings: DocstringChats | None = None
+    """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
+    validation_frac: float = Field(0.1, gt=0, lt=0.5)
+    """Share of conversations held out for validation, chosen by hash of the answer. Set preferences.validation_frac to the same value."""
+    max_bad_records: int = Field(0, ge=0)
+    """Number of broken lines that the stage skips before it fails."""
+
+    @model_validator(mode="after")
+    def _fields_of_a_known_format(self) -> Conversations:
+        if self.format != AUTO or self.fields:
+            from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
+            from stages.examples.dialogue_formats.dialogue_format import mapping_fault
+
+            if fault := mapping_fault(CHAT_FORMATS, self.format, self.fields):
+                raise ValueError(fault)
+        return self
+
+    @property
+    def off(self) -> str:
+        """Why the node is off; empty if there are files or docstrings."""
+        given = self.files or self.docstrings
+        return "" if given else "no conversations are given: set conversations.files or conversations.docstrings"
+
+
+def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Writes conversations.parquet and decisions/00000.parquet.
+
+    Returns:
+        The outcome with record counts. Its rows are the kept conversations.
+    """
+    from stages.corpus.text.ngrams import empty_index, load_index
+    from stages.examples.items.example_tables import refuse_no_source, refuse_none_left, write_examples
+    from stages.examples.items.tuning_examples import NONE_LEFT, judge_examples
+    from stages.record.tables.jsonl import counting
+
+    refuse_no_source(ctx, config.docstrings, "conversations", "chat/*.jsonl")
+    index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
+    ctx, bad = counting(ctx)
+    judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx), index, ctx.seed, config.validation_frac)
+    outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
+    refuse_none_left(ctx, "conversation", outcome, bad, NONE_LEFT)
+    return outcome
+
+
+def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
+    from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
+    from stages.examples.dialogue_formats.dialogue_format import file_reader
+    from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+    from stages.examples.dialogue_formats.uncarried import UncarriedError
+    from stages.examples.items.dialogue import BadDialogueError
+    from stages.examples.items.example_tables import read_answers, read_examples
+    from stages.examples.items.held_out import answer_of
+    from stages.examples.items.tuning_examples import uncarried_example
+
+    def reader() -> Callable[[Mapping[str, JsonValue]], Messages]:
+        return file_reader(CHAT_FORMATS, config.format, config.fields, ctx.node, {"preferences": PAIR_FORMATS})
+
+    for record, messages in read_examples(ctx, reader, BadDialogueError, UncarriedError):
+        if isinstance(messages, UncarriedError):
+            yield uncarried_example(record.doc_id, record.source, messages)
+            continue
+        answer = next(m["content"] for m in messages if m["role"] == "assistant")
+        yield _example(record.doc_id, record.source, messages, answer)
+    if config.docstrings:
+        found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
+        yield from _from_docstrings(config.docstrings, found, ctx.seed)
+
+
+def _from_docstrings(config: DocstringChats, answers: Sequence[tuple[Answer, str]], seed: int) -> Iterator[Example]:
+    """Yields "What does X do?" and "Complete: …" over all answers; the caller drops those that hold benchmark items."""
+    from stages.examples.items.held_out import halves
+    from stages.examples.items.tuning_examples import documented_answers, documented_id, question_about
+
+    for kind, found in documented_answers(answers, {"what": config.what, "complete": config.complete}, seed, "conversations"):
+        for answer, version in found:
+            reply = " ".join(answer.of.sentences[: config.answer_sentences]) if kind == "what" else halves(answer.text)[1]
+            messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]
+            yield _example(documented_id(answer, version, kind), f"docs:{answer.of.package}", messages, answer.text)
+
+
+def _example(doc_id: UUID, source: str, messages: Messages, answer: str) -> Example:
+    from stages.examples.items.dialogue import contents
+    from stages.examples.items.tuning_examples import Example
+
+    text = contents(messages)
+    columns = {"messages": json.dumps(messages, ensure_ascii=False)}
+    return Example(doc_id, source, columns, tuple(m["content"] for m in messages), (text,), len(text), answer)
+
+
+STAGE = Stage(
+    name="conversations",
+    config=Conversations,
+    run=run,
+    inputs={"benchmarks": "benchmarks"},
+    optional=("benchmarks",),
+    summary={"train": "conversations for training", "validation": "conversations held out", "held_out_dropped": "dropped: held-out items"},
+    output="conversations",
+    tables=(TABLE, DECISIONS),
+    unit="conversations",
+    does="chat data, cleared of held-out items",
+    versions=(
+        "first version",
+        "the index of the benchmarks; words as under NFKC_Casefold",
+        "reasons are spelled in snake_case",
+        "files in four formats; a text in the field system is a system turn",
+        "records whose fields mean more than is carried are dropped with a reason; system_prompt; a content as one part of text",
+        "in scripts without spaces, the words of n-grams and of the split are characters",
+    ),
+    distributions=("numpy", "numba", "pyarrow"),
+)

@@ -1,0 +1,29 @@
+"""The format of ShareGPT: a list of {"from", "value"}, or of {"role", "content"} under the same name.
+
+Source: the exports of ShareGPT as in Vicuna's training data (from: human, gpt, system); TRL's maybe_convert_to_chatml for both shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.examples.items.dialogue import Messages, checked_conversation, read_turns
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
+
+
+class ShareGptFormat(DialogueFormat[Messages]):
+    """Fields: the turns; optionally the system text."""
+
+    def value(self, record: Mapping[str, JsonValue]) -> Messages:
+        """Returns the chat of a record; see DialogueFormat.value."""
+        (field,) = self.fields
+        turns = record[field]
+        first = turns[0] if isinstance(turns, list) and turns else None
+        named = ("role", "content") if isinstance(first, dict) and "role" in first else ("from", "value")
+        return with_system(record, checked_conversation(read_turns(turns, field, *named, roles=SPEAKERS)))

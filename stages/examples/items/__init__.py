@@ -1,0 +1,1 @@
+"""Items of benchmarks and dialogues, and their tables."""

@@ -1,0 +1,115 @@
+"""Makes a benchmark task from its items: the entry of tasks.json, and the rows of items.parquet with the items that are scored.
+
+Guarantee: the words of an item and the seed decide whether it is scored; the order of the items does not.
+Cost: one hash per item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import TypedDict
+
+from stages.corpus.text.hash_sampling import hash_value
+from stages.examples.items.benchmark_format import Item
+
+COMPLETE = "docs_complete"
+WHAT = "docs_what"
+"""Names of the two tasks that are made from documentation."""
+OWN_FORM = "loam_"
+"""Begins the name of a score whose questions are worded by Loam and not by the benchmark's authors or lm-eval."""
+
+
+class ItemRow(TypedDict):
+    """A row of items.parquet; ITEMS says what the columns mean."""
+
+    task: str
+    item_id: str
+    kind: str
+    context: str
+    choices: list[str]
+    gold: int
+    question: str
+    answer: str
+    texts: list[str]
+    split: str
+    scored: bool
+
+
+@dataclass(frozen=True)
+class BenchmarkTask:
+    """An entry of tasks.json.
+
+    Attributes:
+        name: Name of the task.
+        kind: "multiple_choice" or "continuation".
+        metric: Metric that counts, as lm-eval names and computes it; None where no item is scored.
+        gate: Whether a claim of the report depends on the task.
+        chance: Expected accuracy of guessing, 0 to 1.
+        description: What the task tests, or why its items are not scored.
+        items: Number of items.
+        scored_items: Number of scored items.
+        format: Name of the file's format; empty for a task from documentation.
+    """
+
+    name: str
+    kind: str
+    metric: str | None
+    gate: bool
+    chance: float
+    description: str
+    items: int
+    scored_items: int
+    format: str = ""
+
+    def entry(self) -> dict[str, str | float | bool | None]:
+        """Returns the entry as tasks.json holds it: a task from documentation has no `format`."""
+        return {name: value for name, value in asdict(self).items() if name != "format" or value}
+
+
+def scored_name(name: str, form: str) -> str:
+    """Returns the name of the scores of a task: a file's task with OWN_FORM before it. A task from documentation exists in Loam alone.
+
+    The items of a file are asked in Loam's own wording, whatever benchmark they are from. The prefix tells such a score from that of lm-eval's
+    task, or of another tool, with the name of the file.
+
+    Args:
+        name: Name of the task in tasks.json, as recipes use it.
+        form: Its `format` in tasks.json; empty for a task from documentation.
+
+    >>> scored_name("hellaswag", "ctx/endings/label"), scored_name(COMPLETE, "")
+    ('loam_hellaswag', 'docs_complete')
+    """
+    return f"{OWN_FORM}{name}" if form else name
+
+
+def benchmark_task(name: str, items: Sequence[Item], limit: int, seed: int) -> tuple[BenchmarkTask, list[ItemRow]]:
+    """Returns a task and the rows of its items. limit: number of items to score, chosen by hash of their words."""
+    ids = list(_item_ids(items))
+    scored = set(sorted(ids, key=lambda i: (hash_value(seed, "scored items", i), i))[:limit])
+    kind = items[0].kind
+    choice = kind == "multiple_choice"
+    options = [len(item.choices) for item_id, item in zip(ids, items, strict=True) if item_id in scored]
+    chance = sum(1 / n for n in options) / len(options) if choice and options else 0.0
+    described = {
+        COMPLETE: "the second half of a documentation sentence that is held out from training, among halves of near length",
+        WHAT: "what a documented object does, in a sentence that is held out from training; reported, no gate",
+    }
+    metric = "acc_mutual_info" if name in described else "acc_norm" if choice else "acc"
+    task = BenchmarkTask(name, kind, metric if scored else None, name == COMPLETE, round(chance, 6), described.get(name, "from a file"),
+                         len(items), len(scored))  # fmt: skip
+    return task, [
+        {"task": name, "item_id": item_id, "kind": item.kind, "context": item.context, "choices": list(item.choices), "gold": item.gold,
+         "question": item.question, "answer": item.answer, "texts": list(item.texts), "split": "test", "scored": item_id in scored}
+        for item_id, item in zip(ids, items, strict=True)
+    ]  # fmt: skip
+
+
+def _item_ids(items: Sequence[Item]) -> Iterator[str]:
+    """Yields 16 hex digits per item, a hash of its text; a repeated item in a task gets a number as suffix."""
+    seen: dict[str, int] = {}
+    for item in items:
+        name = blake2b("\n".join([item.context, *item.choices, item.answer]).encode(), digest_size=8).hexdigest()
+        seen[name] = seen.get(name, 0) + 1
+        yield name if seen[name] == 1 else f"{name}-{seen[name]}"

@@ -1,0 +1,148 @@
+"""Prepares tuning examples (conversations or pairs) before they are written: checks them, splits them, or makes them from documentation.
+
+Guarantee: an example that holds a special token or a benchmark item, or that means more than training carries, is dropped with that reason.
+The split depends on the words of the
+answer, and is the same for conversations and pairs.
+Cost: one search per text in the n-gram index.
+Source: n-grams of 13 words, Brown et al. 2020, appendix C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from stages.corpus.text.hash_sampling import hash_value, is_sampled
+from stages.examples.dialogue_formats.uncarried import CAUSES, UncarriedError
+from stages.examples.items.chat import complete_prompt, what_prompt
+from stages.examples.items.dialogue import forged_token, split_key
+
+if TYPE_CHECKING:
+    from stages.corpus.text.ngrams import Index
+    from stages.examples.items.held_out import Answer
+
+
+class TuningReason(StrEnum):
+    """Why a conversation or a preference pair is dropped."""
+
+    SPECIAL_TOKEN = "special_token"
+    HELD_OUT = "held_out"
+
+
+NONE_LEFT: Mapping[str, tuple[str, str]] = {
+    TuningReason.SPECIAL_TOKEN: ("hold a special token in their texts", "Remove such tokens, for example <|eot_id|>, from the texts."),
+    TuningReason.HELD_OUT: ("hold an item of a benchmark", "Give other files than the benchmarks themselves."),
+    **CAUSES,
+}
+"""Reason -> (what most records do if none is left, what to do about it)."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A conversation or pair before the checks.
+
+    Attributes:
+        doc_id: Identity of the example.
+        source: Name of its source.
+        columns: Columns of its row in addition to doc_id, source and split.
+        texts: Texts that must not contain a special token.
+        searched: Texts that must not contain a benchmark item, in the order of the search.
+        chars: Size in the record counts.
+        answer: Answer whose hash decides the split.
+        uncarried: Why training would not carry it; None if it does.
+    """
+
+    doc_id: UUID
+    source: str
+    columns: Mapping[str, str]
+    texts: tuple[str, ...]
+    searched: tuple[str, ...]
+    chars: int
+    answer: str
+    uncarried: UncarriedError | None = None
+
+
+@dataclass(frozen=True)
+class ClearedExample:
+    """An example after the checks.
+
+    Attributes:
+        decision: Row of decisions/.
+        row: Row of the table; None if the example is dropped.
+        chars: Size in the record counts.
+    """
+
+    decision: dict[str, UUID | str | None]
+    row: dict[str, UUID | str] | None
+    chars: int
+
+
+def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[ClearedExample]:
+    """Yields each example with its verdict.
+
+    Args:
+        examples: The examples.
+        index: Index of the benchmark items.
+        seed: Seed of the split.
+        validation_frac: Share of the kept examples that is for validation, 0 to 1.
+    """
+    from stages.corpus.text.ngrams import find
+
+    for example in examples:
+        reason = example.uncarried.reason if example.uncarried else TuningReason.SPECIAL_TOKEN if forged_token(example.texts) else ""
+        found = [] if reason else next((matches for text in example.searched if (matches := find(index, text))), [])
+        reason = reason or (TuningReason.HELD_OUT if found else "")
+        item = f"{found[0].task}/{found[0].item_id}" if found else None
+        verdict = "dropped" if reason else "kept"
+        row: dict[str, UUID | str] | None = None
+        if not reason:
+            split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
+            row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
+        field = example.uncarried.field if example.uncarried else None
+        decision: dict[str, UUID | str | None] = {
+            "doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item, "field": field
+        }  # fmt: skip
+        yield ClearedExample(decision, row, example.chars)
+
+
+def uncarried_example(doc_id: UUID, source: str, error: UncarriedError) -> Example:
+    """Returns the example of a record that training would not carry. Its texts are not read, so it counts no characters."""
+    return Example(doc_id, source, {}, (), (), 0, "", error)
+
+
+def is_validation(answer: str, seed: int, validation_frac: float) -> bool:
+    """Returns whether an example with this answer is held out from training."""
+    return is_sampled(seed, "chat split", split_key(answer), validation_frac)
+
+
+def documented_answers(
+    found: Sequence[tuple[Answer, str]], limits: Mapping[str, int], seed: int, purpose: str
+) -> Iterator[tuple[str, list[tuple[Answer, str]]]]:
+    """Yields (kind of question, answers with the versions of their packages), chosen by hash.
+
+    Args:
+        found: Answers with the versions of their packages.
+        limits: Kind of question ("what" or "complete") -> largest number of answers.
+        seed: Seed of the hash.
+        purpose: Purpose of the hash. Two purposes choose independently.
+    """
+    from stages.examples.items.held_out import says_what
+
+    for kind, limit in limits.items():
+        pool = [entry for entry in found if kind != "what" or says_what(entry[0])]
+        yield kind, sorted(pool, key=lambda e: (hash_value(seed, f"{kind} {purpose}", e[0].key), e[0].key))[:limit]
+
+
+def question_about(answer: Answer, kind: str) -> str:
+    """Returns "What does X do?", or "Complete: " and the first half of the answer."""
+    from stages.examples.items.held_out import halves
+
+    return what_prompt(answer.of.name) if kind == "what" else complete_prompt(halves(answer.text)[0])
+
+
+def documented_id(answer: Answer, version: str, kind: str) -> UUID:
+    """Returns the identity of an example made from documentation: a uuid5 of package, version, object, kind and sentence."""
+    return uuid5(NAMESPACE_OID, f"{answer.of.package}=={version}:{answer.of.name}:{kind}:{answer.ordinal}")

@@ -1,1 +1,0 @@
-"""Batches, their order, and sequences made of conversations and preference pairs."""

@@ -1,1 +1,0 @@
-"""Conversion to and from Hugging Face models, generation and scoring."""

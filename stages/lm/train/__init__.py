@@ -1,1 +1,0 @@
-"""The trainer, with its engine, optimizer, checkpoints, ranks and metrics."""

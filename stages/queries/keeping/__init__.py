@@ -1,1 +1,0 @@
-"""What the maintenance of a home shows: what its scratch folders hold."""

@@ -1,0 +1,136 @@
+"""Looks at files that a user has and says what each is: a crawl, documents, conversations, preference pairs or a benchmark.
+
+Guarantee: of a file only a head is read (file_heads.py). A file that no stage could read has a phrase that says why. The same files give
+the same answer; no clock decides.
+Cost: about 0.1 s per file, and some seconds for the texts of which the language is detected.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stages.questions.draft.file_heads import FileKind, PageSettings, form_of, read_json_lines, read_parquet, read_warc
+from stages.questions.draft.judged_records import UnusableFileError
+from stages.record.contract.errors import RecipeError
+from stages.record.store.patterns import files_of
+
+SAMPLE_RECORDS = 400  # documents whose language is detected, over all files
+MAX_FILES = 2_000
+
+
+@dataclass(frozen=True)
+class InspectedFile:
+    """What the head of a file shows.
+
+    Attributes:
+        path: Absolute path.
+        kind: What its records are; None if the file is left out.
+        form: Format: "WARC", "Parquet" or "JSON Lines"; empty if it was not recognised.
+        bytes: Size on disk.
+        records: Number of records (of a WARC file, of pages); an estimate unless `counted`.
+        counted: Whether all records of the file were read.
+        text_bytes: Estimated bytes of text in UTF-8.
+        languages: Language code -> characters of text in the sample.
+        unreadable: Damaged records among those that were read.
+        uncarried: Reason -> chats or pairs among those that were read that training does not carry. They are not in `records`.
+        sizes: Bytes of the texts of the chats or pairs that were read; see FileHead.
+        not_scored: Why models are not scored on the items of a benchmark.
+        problem: Why the file is left out, as the end of a sentence that begins with the file; empty if it is used.
+    """
+
+    path: str
+    kind: FileKind | None
+    form: str
+    bytes: int
+    records: int = 0
+    counted: bool = False
+    text_bytes: int = 0
+    languages: Mapping[str, int] = field(default_factory=dict)
+    unreadable: int = 0
+    uncarried: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+    not_scored: str = ""
+    problem: str = ""
+
+
+def inspect_files(paths: Sequence[str], pages: PageSettings) -> tuple[InspectedFile, ...]:
+    """Returns what the files and the files of the folders are, in the order of their paths.
+
+    Args:
+        paths: Files, folders and patterns of this machine.
+        pages: Which records of a WARC file are pages.
+
+    Raises:
+        RecipeError: A path does not exist, or there are more than MAX_FILES files.
+    """
+    found = list(dict.fromkeys(os.path.abspath(path) for given in paths for path in _listed(given)))
+    if len(found) > MAX_FILES:
+        raise RecipeError(
+            f"There are {len(found):,} files; at most {MAX_FILES:,} are looked at.",
+            where=paths[0],
+            do="Name some files of each kind, and widen the patterns in the recipe that is written.",
+        )
+    each = max(3, SAMPLE_RECORDS // max(len(found), 1))
+    return tuple(_inspected(path, pages, each) for path in found)
+
+
+def _listed(given: str) -> list[str]:
+    """Returns the files that an argument names. Files and folders whose names begin with a dot are left out of folders.
+
+    Raises:
+        RecipeError: There is no such file.
+    """
+    if "://" in given:
+        raise RecipeError(f"{given} is an address.", do="Name files of this machine; add the address to the recipe that is written.")
+    if os.path.isdir(given):
+        return files_of(os.path.join(glob.escape(given), "**"), given)
+    found = [given] if os.path.exists(given) else files_of(given, given) if glob.has_magic(given) else []
+    if not found:
+        raise RecipeError(f"There is no file or folder {given}.", where=os.getcwd(), do="Correct the path.")
+    return found
+
+
+def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
+    """Returns what a file is. sample: number of documents whose language is detected."""
+    form, size = "", os.stat(path).st_size
+    try:
+        form = form_of(path)
+        kind, head = {"WARC": read_warc, "Parquet": read_parquet, "JSON Lines": read_json_lines}[form](path, pages, sample)
+    except UnusableFileError as error:
+        return InspectedFile(path, None, form, size, problem=str(error))
+    except OSError as error:
+        return InspectedFile(path, None, form, size, problem=f"cannot be read: {error.strerror or error}")
+    text_bytes = sum(len(text.encode("utf-8", "replace")) for text, _ in head.texts) or head.bytes
+    usable = 1 - sum(head.uncarried.values()) / max(head.judged, 1)
+    scale = usable / head.share
+    if form == "JSON Lines" and head.texts:  # only some of the texts that were read are in the sample
+        scale *= head.records / len(head.texts)
+    if head.sizes:  # a chat has less text than JSON
+        text_bytes, scale = sum(head.sizes), head.records / head.judged / head.share
+    return InspectedFile(
+        path, kind, form, size, records=round(head.records / head.share * usable), text_bytes=round(text_bytes * scale),
+        counted=form == "Parquet" or head.share == 1.0 and (not head.uncarried or head.judged == head.records), languages=_languages(head.texts),
+        unreadable=head.unreadable, uncarried=head.uncarried, sizes=tuple(head.sizes), not_scored=head.not_scored,
+    )  # fmt: skip
+
+
+def _languages(texts: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Returns language -> characters, most first, as the filter decides it. texts: (text, stated language or empty)."""
+    from stages.corpus.filter.filter_sections import FilterSections
+    from stages.corpus.text.language_id import detect_language, second_opinion
+
+    sure = FilterSections.model_fields["sure_lang_score"].default
+    chars: Counter[str] = Counter()
+    for text, stated in texts:
+        language, score = (stated, 1.0) if stated else detect_language(text)
+        chars[language if score >= sure else second_opinion(text)[0]] += len(text)
+    return dict(sorted(chars.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def kept_of(files: Sequence[InspectedFile], kind: FileKind) -> list[InspectedFile]:
+    """Returns the files of a kind."""
+    return [file for file in files if file.kind == kind]

@@ -1,0 +1,334 @@
+"""Writes a first recipe for a user's files: YAML text in which every line says what it is and why it has this value.
+
+Guarantee: the recipe holds only what the files call for. Sections and keys that are left out take their defaults. The same files and the
+same machine give the same text.
+Cost: negligible.
+Source: the numbers are those of first_budget.py, the languages those of inspect_files.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stages.corpus.text.stop_words import CODES, STOPLISTS
+from stages.questions.draft import first_budget
+from stages.questions.draft.commented_yaml import decimal, grouped, quoted, yaml_comment, yaml_line
+from stages.questions.draft.file_heads import FileKind
+from stages.questions.draft.first_budget import Amounts, FirstBudget, LocalMachine, Training
+from stages.questions.draft.inspect_files import InspectedFile, kept_of
+from stages.training.model import flops
+
+LEAST_SHARE = 0.05  # of the sampled text, from which a language is kept
+LEAST_SHOWN = 0.005  # from which a language that is dropped is named
+BAD_RECORDS = 100
+TOO_FEW_TOKENS = 1_000_000  # of text, below which a note says so
+
+
+@dataclass(frozen=True)
+class RecipeDraft:
+    """A first recipe.
+
+    Attributes:
+        text: The recipe as YAML.
+        first: Commands that come before `loam plan`, because the recipe names the artifacts that they make.
+        notes: What the user should know of it, as sentences.
+    """
+
+    text: str
+    first: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """What the parts of the text are made from."""
+
+    name: str
+    files: Sequence[InspectedFile]
+    machine: LocalMachine
+    amounts: Amounts
+    budget: FirstBudget
+
+    def of(self, kind: FileKind) -> list[InspectedFile]:
+        """Returns the files of a kind."""
+        return kept_of(self.files, kind)
+
+    @property
+    def text(self) -> list[InspectedFile]:
+        """The files with text to pretrain on: crawls and documents."""
+        return [*self.of(FileKind.CRAWL), *self.of(FileKind.DOCUMENTS)]
+
+
+def draft_recipe(name: str, files: Sequence[InspectedFile], machine: LocalMachine) -> RecipeDraft:
+    """Returns a recipe for files.
+
+    Args:
+        name: Name of the recipe.
+        files: The inspected files; at least one is used.
+        machine: The machine that will run the recipe.
+    """
+    amounts = Amounts(
+        sum(file.text_bytes for kind in (FileKind.CRAWL, FileKind.DOCUMENTS) for file in kept_of(files, kind)),
+        sum(file.text_bytes for file in kept_of(files, FileKind.CONVERSATIONS)),
+        sum(file.records for file in kept_of(files, FileKind.PREFERENCES)),
+        tuple(size for file in kept_of(files, FileKind.CONVERSATIONS) for size in file.sizes),
+        tuple(size for file in kept_of(files, FileKind.PREFERENCES) for size in file.sizes),
+    )
+    draft = _Draft(name, files, machine, amounts, first_budget.first_budget(machine, amounts))
+    parts = (_head(draft), _runtime(draft), _sources(draft), _examples(draft), _corpus(draft), _training(draft), _evaluation(draft))
+    text = "\n\n".join(part for lines in parts if (part := "\n".join(lines))) + "\n"
+    return RecipeDraft(text, tuple(_commands(draft)), tuple(_notes(draft)))
+
+
+def _head(draft: _Draft) -> Iterator[str]:
+    yield from yaml_comment(
+        f"{draft.name}: written by `loam init` from the files that it was given. Each line says what it is and why it has this value. "
+        "`loam settings KEY` explains a key. Sections and keys that are left out take their defaults."
+    )
+    yield from yaml_line(f"name: {draft.name}", "runs are numbered after it")
+    yield from yaml_line("seed: 1", "every random choice follows from it; another seed gives another model")
+
+
+def _runtime(draft: _Draft) -> Iterator[str]:
+    machine, budget = draft.machine, draft.budget
+    yield from yaml_line("runtime:", "how this machine runs the recipe; it decides nothing about the result of a data stage")
+    memory = f"{machine.memory_bytes / 2**30:,.0f} GiB"
+    yield from yaml_line(f"workers: {budget.workers}", f"processes for data work: this machine has {machine.cores} cores and {memory}", 2)
+    if machine.gpus:
+        yield from yaml_line(f"gpus: {budget.ranks}", f"GPUs to train on: this machine has {len(machine.gpus)} ({machine.gpus[0]})", 2)
+    else:
+        yield from yaml_line(
+            f"cpu_ranks: {budget.ranks}", "training processes of one thread each: one per core, as far as the data fills a batch", 2
+        )
+    yield from yaml_line(
+        f"micro_batch_size: {budget.micro_batch_size}", "sequences per process and forward pass, so that they fit the memory", 2
+    )
+
+
+def _named(files: Sequence[InspectedFile], draft: _Draft, indent: int = 4) -> Iterator[str]:
+    """Yields the lines of a list of files."""
+    own = {file.path for file in files}
+    for pattern in grouped([file.path for file in files], [file.path for file in draft.files if file.path not in own]):
+        yield f"{' ' * indent}- {json.dumps(pattern, ensure_ascii=False)}"
+
+
+def _amount(files: Sequence[InspectedFile], unit: str) -> str:
+    size = sum(file.bytes for file in files)
+    about = "" if all(file.counted for file in files) else "about "
+    return f"{len(files):,} file{'s' * (len(files) > 1)}, {size / 1e6:,.1f} MB, {about}{sum(file.records for file in files):,} {unit}"
+
+
+def _bad_records(files: Sequence[InspectedFile]) -> Iterator[str]:
+    bad = sum(file.unreadable for file in files)
+    if bad:
+        about = f"damaged records that are skipped before the stage fails: the first records of the files have {bad:,}"
+        yield from yaml_line(f"max_bad_records: {max(BAD_RECORDS, 10 * bad)}", about, 2)
+
+
+def _sources(draft: _Draft) -> Iterator[str]:
+    crawl, documents = draft.of(FileKind.CRAWL), draft.of(FileKind.DOCUMENTS)
+    if not draft.text:
+        yield from yaml_comment("There is no text to pretrain on, so tokenizer and base model are imported. Import them first:")
+        for command in _commands(draft):
+            yield f"# {command}"
+        yield from yaml_line("import:", "artifacts that replace nodes")
+        yield from yaml_line(f"train_tokenizer: {draft.name}-tokenizer", "the tokenizer of the base model", 2)
+        yield from yaml_line(f"pretrain: {draft.name}-base", "the base model", 2)
+        return
+    yield from yaml_line("crawl:", "where the text comes from")
+    if documents:
+        yield from yaml_line("sources:", "files by the name of their source; mix.weights can weigh the sources", 2)
+        for name, files, what in (("web", crawl, "WARC and WET files"), ("texts", documents, "documents")):
+            if files:
+                yield from yaml_line(f"{name}:", f"{what}: {_amount(files, 'pages' if files is crawl else 'documents')}", 4)
+                yield from _named(files, draft, 6)
+    else:
+        yield from yaml_line("warcs:", f"WARC and WET files: {_amount(crawl, 'pages')}", 2)
+        yield from _named(crawl, draft)
+    if damaged := list(_bad_records(draft.text)):
+        yield ""
+        yield from yaml_line("extract:", "from WARC records to text")
+        yield from damaged
+
+
+def _commands(draft: _Draft) -> Iterator[str]:
+    """Yields the imports that the recipe needs."""
+    terms = "--provenance 'WHERE THEY COME FROM, ON WHAT TERMS'"
+    if not draft.text:
+        yield f"loam lineage import train_tokenizer MODEL_FOLDER {terms} --as {draft.name}-tokenizer"
+        yield f"loam lineage import pretrain MODEL_FOLDER {terms} --as {draft.name}-base"
+
+
+def _examples(draft: _Draft) -> Iterator[str]:
+    about = {
+        FileKind.BENCHMARKS: ("tasks that the models are evaluated on, and that are searched for in the training data", "items"),
+        FileKind.CONVERSATIONS: ("chats for fine-tuning (sft)", "conversations"),
+        FileKind.PREFERENCES: ("pairs of a better and a worse answer (dpo)", "pairs"),
+    }
+    first = True
+    for kind, (what, unit) in about.items():
+        if files := draft.of(kind):
+            if not first:
+                yield ""
+            first = False
+            yield from yaml_line(f"{kind}:", what)
+            yield from yaml_line("files:", _amount(files, unit), 2)
+            yield from _named(files, draft)
+            yield from _bad_records(files)
+
+
+def _corpus(draft: _Draft) -> Iterator[str]:
+    if not draft.text:
+        return
+    budget, shares = draft.budget, _shares(draft)
+    kept = {code: share for code, share in shares.items() if share >= LEAST_SHARE and code in CODES}
+    if kept:
+        found = ", ".join(f"{code} {share:.0%}" for code, share in kept.items())
+        others = ", ".join(f"{code} {share:.1%}" for code, share in shares.items() if code not in kept and share > LEAST_SHOWN)
+        yield from yaml_line("filter:", "rules of quality; `loam settings filter` lists them, `loam what-if` tries other thresholds")
+        about = f"languages that are kept: {found} of the text at the beginning of the files" + (f" (dropped: {others})" if others else "")
+        yield from yaml_line(f"languages: [{', '.join(map(quoted, kept))}]", about, 2)
+        unlisted = [code for code in kept if code not in STOPLISTS]
+        if unlisted:
+            lists = ", ".join(f"{quoted(code)}: []" for code in unlisted)
+            about = f"no stop words are built in for {', '.join(unlisted)}: an empty list leaves that rule out for the language"
+            yield from yaml_line(f"gopher_quality: {{stop_words: {{{lists}}}}}", about, 2)
+        yield ""
+    text = f"{sum(file.text_bytes for file in draft.text) / 1e6:,.1f} MB"
+    yield from yaml_line("train_tokenizer:", "byte-level BPE, trained on your text")
+    yield from yaml_line(
+        f"vocab_size: {budget.vocab_size}",
+        f"tokens of the vocabulary; a larger one needs more than about {text} of text, or a larger model",
+        2,
+    )
+    yield ""
+    yield from yaml_line("mix:", "packs documents into sequences")
+    yield from yaml_line(
+        f"seq_len: {budget.shape.seq_len}", "tokens per sequence, the context of the model; longer ones cost more per token", 2
+    )
+    yield from yaml_line("validation_frac: 0.02", "share of the documents held out, for the validation loss and the bits per byte", 2)
+
+
+def _shares(draft: _Draft) -> dict[str, float]:
+    """Returns language -> share of the sampled text; a file counts by its text."""
+    weights: Counter[str] = Counter()
+    for file in draft.text:
+        chars = sum(file.languages.values())
+        for code, count in file.languages.items():
+            weights[code] += round(count / chars * max(file.text_bytes, 1))
+    total = sum(weights.values())
+    return {code: weight / total for code, weight in sorted(weights.items(), key=lambda entry: (-entry[1], entry[0]))} if total else {}
+
+
+def _training(draft: _Draft) -> Iterator[str]:
+    budget, chats, pairs = draft.budget, draft.of(FileKind.CONVERSATIONS), draft.of(FileKind.PREFERENCES)
+    if draft.text:
+        yield from yaml_line("pretrain:", "trains the base model")
+        yield from _arithmetic(draft)
+        shape = budget.shape
+        model = (
+            f"model: {{num_hidden_layers: {shape.layers}, hidden_size: {shape.hidden}, num_attention_heads: {shape.heads}, num_key_value_heads: "
+            f"{shape.kv_heads}, intermediate_size: {shape.ffn}, tie_word_embeddings: true}}"
+        )
+        yield from yaml_line(model, f"{budget.model.architecture} with {flops.parameter_count(budget.model) / 1e6:,.1f} M parameters", 2)
+        yield from yaml_line(f"budget: {{tokens: {budget.pretrain.tokens}}}", "how long to train; see above", 2)
+        yield from _settings(
+            draft,
+            budget.pretrain,
+            budget.global_batch_size,
+            "the rate of configs/tiny.yaml, scaled by 1/hidden_size (muP, arXiv 2203.03466)",
+        )
+    if chats:
+        yield ""
+        yield from yaml_line("sft:", "fine-tunes the base model on the conversations")
+        yield from yaml_line(
+            f"budget: {{steps: {budget.sft.steps}}}", f"about two epochs over them, at most {first_budget.MAX_STEPS_OF_TUNING:,} steps", 2
+        )
+        rate = "0.4 of pretrain's, as in configs/small.yaml" if draft.text else "as for Llama 2 (arXiv 2307.09288, section 3.1)"
+        yield from _settings(draft, budget.sft, budget.tuning_batch_size, rate)
+    if chats and pairs:
+        yield ""
+        yield from yaml_line("dpo:", "prefers the chosen answers over the rejected ones; starts from the sft model")
+        most = first_budget.MAX_STEPS_OF_TUNING // 4
+        yield from yaml_line(f"budget: {{steps: {budget.dpo.steps}}}", f"about one epoch over the pairs, at most {most} steps", 2)
+        rate = "0.04 of pretrain's, as in configs/small.yaml" if draft.text else "as for Zephyr (arXiv 2310.16944)"
+        yield from _settings(draft, budget.dpo, budget.tuning_batch_size, rate)
+
+
+def _arithmetic(draft: _Draft) -> Iterator[str]:
+    """Yields the comment that derives the model and the budget."""
+    budget, machine, seconds = draft.budget, draft.machine, first_budget.SECONDS
+    per_token = flops.flops_per_token(budget.model, budget.shape.seq_len)
+    where = (
+        f"{len(machine.gpus)} GPUs ({machine.gpus[0]}) at {first_budget.GPU_SHARE:.0%} of their peak"
+        if machine.gpus
+        else f"{machine.cores} cores x {first_budget.CORE_FLOPS / 1e9:.0f} GFLOP/s (what configs/small.yaml reaches)"
+    )
+    yield from yaml_comment(
+        f"An estimate, not a measurement. An hour here: {where} x {seconds:,} s = {budget.device_flops * seconds:.1e} FLOPs. This model takes "
+        f"{per_token:.1e} FLOPs per token (6 per parameter in a matrix product, and attention), so {budget.affordable_tokens:,} tokens.",
+        2,
+    )
+    yield from yaml_comment(
+        f"Your text: about {budget.available_tokens:,} tokens, if filter and dedup keep {first_budget.KEPT:.0%} of it and a token has "
+        f"{first_budget.BYTES_PER_TOKEN} bytes. More than {first_budget.EPOCHS} epochs of it add little (arXiv 2305.16264), so at most "
+        f"{first_budget.EPOCHS * budget.available_tokens:,} tokens.",
+        2,
+    )
+    yield from yaml_comment(
+        f"The model is the largest of {len(first_budget.SHAPES)} shapes that gets {first_budget.TOKENS_PER_PARAMETER} tokens per parameter from "
+        "the smaller of both numbers (arXiv 2203.15556), or the smallest shape. A run shows tokens/s: scale budget.tokens by it.",
+        2,
+    )
+
+
+def _settings(draft: _Draft, training: Training, batch: int, rate: str) -> Iterator[str]:
+    """Yields the settings that every training section needs."""
+    together = f"{draft.budget.ranks} processes x {draft.budget.micro_batch_size} sequences"
+    yield from yaml_line(f"global_batch_size: {batch}", f"sequences per step; a multiple of {together}", 2)
+    yield from yaml_line(f"learning_rate: {decimal(training.learning_rate)}", f"peak learning rate: {rate}", 2)
+    if draft.machine.gpus:
+        yield from yaml_line("precision: bf16", "half the memory and time of fp32 on a GPU", 2)
+
+
+def _evaluation(draft: _Draft) -> Iterator[str]:
+    if not draft.of(FileKind.CONVERSATIONS):
+        return
+    yield from yaml_line("evaluate@sft: {chat: true}", "the fine-tuned model gets its questions in the chat template")
+    if draft.of(FileKind.PREFERENCES):
+        yield from yaml_line("evaluate@dpo: {chat: true}", "so does the model after dpo")
+
+
+def _too_few(draft: _Draft) -> Iterator[str]:
+    """Yields what may be too little to train on, so that the run would stop before it trains."""
+    seq_len, few = draft.budget.shape.seq_len, first_budget.FEW_EXAMPLES
+    for kind, sizes in ((FileKind.CONVERSATIONS, draft.amounts.chat_sizes), (FileKind.PREFERENCES, draft.amounts.pair_sizes)):
+        files = draft.of(kind)
+        if not files:
+            continue
+        records, share = sum(file.records for file in files), first_budget.fitting(sizes, seq_len)
+        if round(records * share) < few:
+            yield (
+                f"There are few {kind}: {records:,}, of which about {round(records * share):,} fit the context of {seq_len} tokens. A tenth is held "
+                "out by a hash of the answers; the run stops before it trains if one part has too few. Give more, or raise "
+                f"{'conversations.validation_frac and ' * (kind == FileKind.PREFERENCES)}{kind}.validation_frac."
+            )
+
+
+def _notes(draft: _Draft) -> Iterator[str]:
+    for kind in (FileKind.CONVERSATIONS, FileKind.PREFERENCES):
+        dropped = sum((Counter(file.uncarried) for file in draft.of(kind)), Counter[str]())
+        if dropped:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
+            yield f"Some {kind} have fields that training does not carry, and are dropped: of the first records of the files, {reasons}."
+    for file in draft.of(FileKind.BENCHMARKS):
+        if file.not_scored:
+            yield f"{file.path} is {file.not_scored}."
+    yield from _too_few(draft)
+    if draft.of(FileKind.PREFERENCES) and not draft.of(FileKind.CONVERSATIONS):
+        yield "There are preference pairs but no conversations. dpo starts from the sft model, so it is off until there are conversations."
+    if draft.text and draft.budget.available_tokens < TOO_FEW_TOKENS:
+        yield f"There is little text: about {draft.budget.available_tokens:,} tokens. The model will only show that the pipeline works."

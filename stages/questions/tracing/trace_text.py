@@ -1,0 +1,265 @@
+"""Finds where a text comes from: its longest spans that occur verbatim in documents, conversations and pairs, and the steps that saw them.
+
+The chain is span -> documents (the index of node text_index) -> tokens -> segments of sequences -> steps; a conversation or a pair is
+looked up as a whole (stages/questions/tracing/span_examples.py). Any program may call `trace_text`; `loam trace --text` prints its answer.
+Guarantee: read-only. Counts are exact over the documents of decontaminate, the conversations and the pairs that the start was made from, held
+out or not; a kind of them that is not searched is named with the reason. A step of a document is named if it trained a segment with at least
+one token of the span. Steps of a continued checkpoint are left out where it trained the document with a text of another size.
+Cost: milliseconds for the search (stages/questions/tracing/verbatim.py); some ten queries of the index for all answers together. A text that
+repeats itself, against documents that repeat the same, takes time with the square of its length, so MAX_BYTES bounds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stages.corpus.text_index.example_texts import TextKind
+from stages.questions.tracing.document_rows import steps_by_sequence
+from stages.questions.tracing.indexed_texts import SearchedTexts, open_pieces, texts_of
+from stages.questions.tracing.span_examples import TRAINED_BY, SpanExample, span_examples
+from stages.questions.tracing.token_range import DocumentTokens, EncodedBy, token_range
+from stages.questions.tracing.trace import urls_in
+from stages.questions.tracing.trace_start import Start, first_step
+from stages.questions.tracing.traced import RecordOutcome, undropped_outcome
+from stages.record.contract.errors import RecipeError
+from stages.record.index import database
+
+if TYPE_CHECKING:
+    from stages.questions.tracing.verbatim import Occurrence, VerbatimSpan
+
+MAX_BYTES = 1 << 16
+"""Largest text, in UTF-8. One word again and again is the worst: 100 KB of it took 74 s on a busy machine (2026-11-23),
+and the time grows with the square of the length."""
+REPLAYS = "sft"
+"""The node that trains pretraining sequences again."""
+DOCUMENTS = 3
+"""Documents per span by default; also conversations, and pairs."""
+MIN_WORDS = 6
+"""Shortest span by default, in words; shorter ones are mostly common phrases. A guess. In Chinese, Japanese and Thai, among others, a character
+counts as a word, so there it is a few words only."""
+
+
+@dataclass(frozen=True)
+class SpanDocument:
+    """A document, conversation or pair in which a span occurs.
+
+    Attributes:
+        doc_id: the document, conversation or pair.
+        url: its URL; None if none is recorded.
+        outcome: what became of the span there: as for a record, but of a document only the tokens of one occurrence count.
+        sequences_of: the node that numbers the sequences: pretrain, sft or dpo.
+        sequences: its training sequences with tokens of the span, of one occurrence; of a conversation or pair, all that have a part of it.
+        steps: the pretraining steps that trained them, in order.
+        tuned: the steps of sft that trained the span again, in order; of a conversation or pair, the steps of sft or dpo that trained it.
+        kind: which of the three it is.
+        source: the file or documentation that a conversation or pair is from; None for a document.
+        role: the role of the message with one occurrence, or "chosen" or "rejected"; None for a document.
+    """
+
+    doc_id: str
+    url: str | None
+    outcome: RecordOutcome
+    sequences_of: str
+    sequences: tuple[int, ...]
+    steps: tuple[int, ...]
+    tuned: tuple[int, ...]
+    kind: TextKind = TextKind.DOCUMENT
+    source: str | None = None
+    role: str | None = None
+
+
+@dataclass(frozen=True)
+class TextSpan:
+    """A span of the text that occurs verbatim in documents, conversations or pairs.
+
+    Attributes:
+        text: the span.
+        start: its first character in the text.
+        end: the character after it.
+        words: number of its words.
+        count: number of its occurrences in all texts.
+        counts: kind of the texts that were searched -> number of its occurrences there.
+        documents: some documents, conversations and pairs with it.
+    """
+
+    text: str
+    start: int
+    end: int
+    words: int
+    count: int
+    counts: Mapping[TextKind, int]
+    documents: tuple[SpanDocument, ...]
+
+
+@dataclass(frozen=True)
+class TracedText:
+    """The answer about a text.
+
+    Attributes:
+        searched: the kinds of texts that were searched, with their indexes.
+        not_searched: kind that was not searched, though the start learned from such texts -> why.
+        spans: the spans that no longer one contains, in the order of the text. They can overlap.
+    """
+
+    searched: tuple[SearchedTexts, ...]
+    not_searched: Mapping[TextKind, str]
+    spans: tuple[TextSpan, ...]
+
+
+class _Trained(NamedTuple):
+    """What became of an occurrence: the parts of the mixture that it is in, its training sequences, their steps, and those of sft."""
+
+    parts: set[str]
+    sequences: set[int]
+    steps: set[int]
+    tuned: set[int]
+
+    def outcome(self, known: bool) -> RecordOutcome:
+        """Returns the outcome. known: whether a mixture is known."""
+        return undropped_outcome(self.parts, bool(self.steps or self.tuned), known)
+
+
+def trace_text(home: Path, of: Start, text: str, min_words: int, documents: int = DOCUMENTS) -> TracedText:
+    """Finds the longest spans of a text in the documents, conversations and pairs that a start was made from.
+
+    Args:
+        home: the home folder.
+        of: the start of the answer.
+        text: the text.
+        min_words: shortest span, in words.
+        documents: most documents per span; also conversations, and pairs.
+
+    Returns:
+        The spans, and which kinds of texts were searched.
+
+    Raises:
+        RecipeError: the text is too long, an index is damaged, or no kind has an index of this version of the stage.
+    """
+    query = text.encode("utf-8", "surrogatepass")
+    if len(query) > MAX_BYTES:
+        raise RecipeError(
+            f"The text has {len(query):,} bytes; at most {MAX_BYTES:,} are searched.", where="--text", do="Give a shorter part of it."
+        )
+    from stages.questions.tracing.verbatim import longest_spans
+
+    texts = texts_of(home, of)
+    found = longest_spans([open_pieces(home, one) for one in texts.searched], query, min_words, documents)
+    kinds = [one.kind for one in texts.searched]
+    spans = database.with_connection(home, lambda ask: _answered(ask, home, of, query, found, kinds))
+    return TracedText(texts.searched, texts.not_searched, tuple(spans))
+
+
+def _answered(
+    ask: database.QueryFunction, home: Path, of: Start, query: bytes, found: Sequence[VerbatimSpan], kinds: Sequence[TextKind]
+) -> list[TextSpan]:
+    """Returns the spans with what became of their documents, conversations and pairs. kinds: that of each collection that was searched."""
+    occurrences = [(one, span) for span in found for one in span.documents if kinds[one.collection] == TextKind.DOCUMENT]
+    documents = iter(_documents(ask, home, of, occurrences))
+    examples = {
+        kind: span_examples(ask, of, kind, {one.doc_id for span in found for one in span.documents if kinds[one.collection] == kind})
+        for kind in TRAINED_BY
+    }
+    answer = []
+    for span in found:
+        data, named = query[span.start : span.end], []
+        for one in span.documents:
+            kind = kinds[one.collection]
+            named.append(_example(of, kind, examples[kind][str(one.doc_id)], one, data) if kind in examples else next(documents))
+        start = len(query[: span.start].decode("utf-8", "surrogatepass"))
+        text, counts = data.decode(), dict(zip(kinds, span.counts, strict=True))
+        answer.append(TextSpan(text, start, start + len(text), span.words, sum(counts.values()), counts, tuple(named)))
+    return answer
+
+
+def _documents(
+    ask: database.QueryFunction, home: Path, of: Start, occurrences: Sequence[tuple[Occurrence, VerbatimSpan]]
+) -> list[SpanDocument]:
+    """Returns what became of spans in documents. occurrences: the places, with their spans."""
+    trained = _trained(ask, home, of, [(one, span.end - span.start) for one, span in occurrences])
+    urls = urls_in(ask, of.judged, sorted({str(one.doc_id) for one, _ in occurrences}))
+    found = []
+    for (one, _), became in zip(occurrences, trained, strict=True):
+        outcome = became.outcome(bool(of.sequences("pretrain")))
+        sequences, steps, tuned = (tuple(sorted(own)) for own in (became.sequences, became.steps, became.tuned))
+        found.append(SpanDocument(str(one.doc_id), urls.get(str(one.doc_id)), outcome, "pretrain", sequences, steps, tuned))
+    return found
+
+
+def _example(of: Start, kind: TextKind, found: SpanExample, place: Occurrence, span: bytes) -> SpanDocument:
+    """Returns what became of a conversation or a pair with a span."""
+    node = TRAINED_BY[kind]
+    outcome, role = found.outcome(bool(of.sequences(node))), found.role(place, span)
+    return SpanDocument(str(place.doc_id), None, outcome, node, found.sequences, (), found.steps, kind, found.source, role)
+
+
+def _trained(ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]]) -> list[_Trained]:
+    """Returns what became of each occurrence. places: occurrences, and the bytes of their spans.
+
+    Where pretraining continued a checkpoint, the sequences are those of the newest mixture, and the steps those of the whole chain. The
+    places are bytes of the newest run's texts. If an earlier run trained another text of a document, known by its size, its steps are left out.
+    """
+    found = [_Trained(set(), set(), set(), set()) for _ in places]
+    before: int | None = None  # the first step of the runs that were already looked at
+    for number, one in enumerate(of.chain):
+        parts = _segments(ask, home, one, places)
+        steps = steps_by_sequence(ask, one, "pretrain", {sequence for own in parts for part, sequence in own if part == "train"}, before)
+        for trained, own in zip(found, parts, strict=True):
+            sequences = {sequence for part, sequence in own if part == "train"}
+            trained.steps.update(step for sequence in sequences for step in steps.get(sequence, ()))
+            if not number:
+                trained.sequences.update(sequences)
+                trained.parts.update(part for part, _ in own)
+        before = first_step(ask, one, before)
+    replayed = _segments(ask, home, of, places, REPLAYS)
+    steps = steps_by_sequence(ask, of, REPLAYS, {sequence for own in replayed for _, sequence in own})
+    for trained, own in zip(found, replayed, strict=True):
+        trained.tuned.update(step for _, sequence in own for step in steps.get(sequence, ()))
+    return found
+
+
+def _segments(
+    ask: database.QueryFunction, home: Path, of: Start, places: Sequence[tuple[Occurrence, int]], node: str = "pretrain"
+) -> list[set[tuple[str, int]]]:
+    """Returns for each occurrence part and sequence of the segments with tokens of its span. node: which training's sequences."""
+    wanted = sorted({place.doc_id.hex for place, _ in places})
+    found: list[set[tuple[str, int]]] = [set() for _ in places]
+    if not wanted or not (file := of.sequences(node)):
+        return found
+    from stages.training.data.replayed_sequences import OWN_FILES
+
+    own_files = OWN_FILES if node == REPLAYS else 0
+    tokens = _tokens(ask, of, wanted)
+    encoded = _encoded_by(ask, home, of) if tokens else None
+    sql = "SELECT doc_id, part, sequence, shard, start, length FROM sequence_spans WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
+    segments: dict[str, list[tuple[str, int, int, int, int]]] = {}
+    for doc_id, *segment in ask(sql, [file, wanted])[1]:
+        segments.setdefault(doc_id.hex, []).append((*segment,))
+    for own, (place, length) in zip(found, places, strict=True):
+        if encoded and (row := tokens.get(place.doc_id.hex)) and row.size == place.size:
+            first, end = token_range(encoded, place.doc_id, row, place.start, place.start + length)
+            for part, sequence, shard, start, size in segments.get(place.doc_id.hex, ()):
+                if shard == row.shard + own_files and start < end and start + size > first:
+                    own.add((part, sequence))
+    return found
+
+
+def _encoded_by(ask: database.QueryFunction, home: Path, of: Start) -> EncodedBy:
+    """Returns the folder of encode, and those of the tokenizer and the documents that it read; the latter can be gone."""
+    encode = of.of["encode", "spans"].strip("/")
+    parents: dict[str, str] = dict(ask("SELECT role, parent FROM edge WHERE child = ?", [encode])[1])
+    folders = home / "artifacts"
+    return EncodedBy(folders / encode, folders / parents["tokenizer"], folders / parents["documents"])
+
+
+def _tokens(ask: database.QueryFunction, of: Start, documents: Sequence[str]) -> Mapping[str, DocumentTokens]:
+    """Returns doc_id in hexadecimal -> its tokens."""
+    if not documents or not (file := of.of.get(("encode", "spans"))):
+        return {}
+    sql = (
+        "SELECT replace(doc_id::VARCHAR, '-', ''), shard, start, length, bytes FROM token_spans "
+        "WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
+    )
+    return {str(row[0]): DocumentTokens(*row[1:]) for row in ask(sql, [file, sorted(set(documents))])[1]}

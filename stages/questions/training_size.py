@@ -1,0 +1,152 @@
+"""The size of what a planned run trains: parameters, mixture, steps, tokens, FLOPs, memory of a rank, checkpoints.
+
+Guarantee: read-only. What depends on data that is not built yet is left out, or said to be at most.
+Cost: that of planned_mixture; no heavy imports.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from stages.questions.imported import CHECKPOINTS
+from stages.questions.plan import Plan
+from stages.questions.planned_mixture import mixture_table
+from stages.questions.planned_ranges import REFUSED, pretraining_phases, readings_row
+from stages.record.contract.declaration import Artifact, ExternalFile, seconds_of
+from stages.record.contract.recipe import Recipe
+from stages.record.contract.states import NodeState
+from stages.record.run.named_checkpoint import step_of
+
+if TYPE_CHECKING:
+    from stages.record.contract.runtime import Runtime
+    from stages.training.job.training_settings import TrainingSettings
+    from stages.training.model.config import ModelConfig
+    from stages.training.model.flops import StateTensors
+
+
+def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
+    """Describes the size of the training.
+
+    Parameters, tokens, FLOPs, memory per rank and bytes of a checkpoint follow from the recipe. What was built adds its time and size,
+    and the artifact of mix, or the tokens that it will read, add tokens and epochs per phase, source and bucket.
+
+    Args:
+        recipe: the recipe.
+        plan: its plan.
+
+    Returns:
+        Rows (what, value), both as text with units.
+    """
+    from stages.training.model import flops
+
+    built = {step.node: step.artifact if step.state != NodeState.DAMAGED else None for step in plan.steps}
+    shape = model_shape(recipe, built, plan.off)
+    rows = []
+    if shape is not None:
+        rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
+        rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
+        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
+    rows += _measured(built)
+    rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
+    return rows
+
+
+def _is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
+    """Returns whether the recipe runs a node itself: it has the section, does not import the node, and does not leave it off."""
+    return node in recipe.sections and node not in recipe.imports and node not in off
+
+
+def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Collection[str]) -> ModelConfig | None:
+    """Returns the model configuration: of the imported checkpoint, or of the recipe; None if a part that it depends on is not available."""
+    from stages.training.model.config import ModelConfig, read_model_config
+
+    imported = {node: built.get(node) for node in recipe.imports}
+    if checkpoint := next((node for node in CHECKPOINTS if node in imported), ""):
+        found = imported[checkpoint]
+        return read_model_config(found.path / "model.json") if found else None
+    if not _is_trained("pretrain", recipe, off):
+        return None
+    pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
+    mix, tokenizer = recipe.sections.get("mix"), recipe.sections.get("train_tokenizer")
+    seq_len = getattr(mix, "seq_len", None)
+    if "mix" in imported:
+        seq_len = json.loads((imported["mix"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"] if imported["mix"] else None
+    vocab_size = getattr(tokenizer, "vocab_size", None)
+    if "train_tokenizer" in imported:
+        vocab_size = imported["train_tokenizer"].summary["vocab_size"] if imported["train_tokenizer"] else None
+    if seq_len is None or vocab_size is None:
+        return None
+    return ModelConfig(vocab_size=vocab_size, max_position_embeddings=seq_len, **pretrain.model.model_dump())
+
+
+def _state_tensors(recipe: Recipe) -> StateTensors:
+    """Returns the state tensors per parameter of the optimizer of the first training section; those of AdamW if there is none."""
+    from stages.training.job.training_settings import TrainingSettings
+    from stages.training.optimizers.optimizer_adamw import AdamW
+
+    trained = (config.optimizer for config in recipe.sections.values() if isinstance(config, TrainingSettings))
+    return next(trained, AdamW()).state_tensors()
+
+
+def steps_before(files: Mapping[str, tuple[ExternalFile, ...]]) -> int:
+    """Returns the steps of the checkpoint that a training continues; 0 if it continues none. files: the external files of its node."""
+    return step_of(files["continue_from"][0]) if "continue_from" in files else 0
+
+
+def built_mixture(plan: Plan) -> Artifact | None:
+    """Returns the artifact of mix in a plan; None if it is not built, or damaged."""
+    return next((step.artifact for step in plan.steps if step.node == "mix" and step.state != NodeState.DAMAGED), None)
+
+
+def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[str, str]]:
+    from stages.training.data.phases import OrderError, tokens_by_length
+    from stages.training.model import flops
+
+    pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
+    ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
+    rows = []
+    mix, mixed = recipe.sections.get("mix"), built_mixture(plan)
+    before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
+    try:  # as if the steps before had the same batches and ranges
+        phases = pretraining_phases(pretrain, mix, mixed)
+    except OrderError as error:
+        return [("pretraining", f"{REFUSED if mixed else 'may be refused: '}{error}")]
+    readings = None if before else readings_row(pretrain.budget, phases, mix, mixed is not None)
+    rows += [readings] if readings else []
+    if pretrain.budget.epochs is None:
+        steps = pretrain.budget.in_steps(phases)
+        tokens = tokens_by_length(phases, before, steps)
+        rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []
+        if milestones := len(pretrain.milestones(steps, before)):
+            size = milestones * flops.checkpoint_bytes(shape, _state_tensors(recipe))
+            rows.append(("milestones of pretraining", f"{milestones:,} checkpoints, {size / 1e6:,.1f} MB"))
+        work = sum(count * flops.flops_per_token(shape, length) for length, count in tokens.items())
+        rows += [("pretraining tokens", f"{sum(tokens.values()):,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]
+        if gpus:  # 400 TFLOP/s per H100 in bf16, as reported for Llama 3 (arXiv 2407.21783, table 4)
+            hours = work / (400e12 * 3600)
+            rows.append(("GPU hours at 400 TFLOP/s", f"{hours:,.0f} ({hours / ranks / 24:.1f} days on {ranks} GPUs)"))
+    memory = rank_memory_bytes(recipe.runtime, pretrain, shape)
+    return [*rows, ("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks")]
+
+
+def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
+    """Returns the estimated memory of one rank of a training, in bytes; see training/model/training_memory.py."""
+    from stages.training.model import training_memory
+
+    load = training_memory.TrainingLoad(
+        runtime.gpus or runtime.cpu_ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
+        runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
+        settings.checkpoint_every_steps != 0,
+    )  # fmt: skip
+    return training_memory.rank_memory_bytes(shape, load)
+
+
+def _measured(built: Mapping[str, Artifact | None]) -> list[tuple[str, str]]:
+    """Returns one row about the nodes that have an artifact: their number, the time that building them took, and their bytes on disk."""
+    there = [a.manifest for a in built.values() if a is not None]
+    if not there:
+        return []
+    seconds = sum(map(seconds_of, there))
+    return [("built so far", f"{len(there)} of {len(built)} nodes in {seconds:,.0f} s, {sum(m['bytes'] for m in there) / 1e6:,.1f} MB")]

@@ -1,0 +1,359 @@
+"""Defines the contract between a stage and the runner: config, inputs, outcome, context, and the record that declares a stage.
+
+A stage is a plain function `run(config, inputs, out, ctx) -> Outcome`. It reads published artifacts (`inputs`, by role) and writes files
+into the folder `out`, and nowhere else except into `ctx.scratch`. The runner does the rest: key, cache, check of the record counts, manifest,
+publication and index. The bytes of a data stage follow from config, seed, inputs and the named distributions, not from `ctx.runtime`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, Field
+
+from stages.record.contract.report_section import Section
+from stages.record.contract.runtime import Runtime
+from stages.record.contract.secrets import without_secrets
+from stages.record.contract.side_table import SideTable
+from stages.record.contract.states import ReplayedWindow
+from stages.record.settings import StageConfig
+from stages.record.store.names import name_fault
+
+if TYPE_CHECKING:
+    from stages.record.store.manifest_schema import Manifest, RecordCountsEntry
+
+
+@dataclass(frozen=True)
+class External:
+    """Marks a config field whose values name things outside the home folder. They enter the key by content, in the order of the field.
+
+    Attributes:
+        form: What the values name.
+            "files": paths, globs or fsspec URIs. The key holds the sha256 of each, of a remote file with a strong ETag its ETag and size.
+            "packages": installed distributions ("stdlib" is the running Python). The key holds names and versions.
+            "artifacts": published artifacts that are not an input of the pipeline, by name ("dedup-3") or folder. The key holds digests.
+            "checkpoint": a published checkpoint that the node continues, as NAME or NAME@STEP for a milestone. The key holds digest and step.
+        named: Whether the name enters the key too, because the name also decides the output. A benchmark task is named after its file, and
+            a cluster names the corpus that holds the kept document. The name of a file is its base name, the name of an artifact is
+            "<node>/<folder>". Fields whose files are read by their extension, or can be named in bad_records.jsonl, are named too.
+        lists: Whether a value that names a path list (store/path_lists.py) stands for the files that it names. The section then has a
+            setting `first_files`: how many of them. Neither the list nor this setting enters the key, because the files do.
+    """
+
+    form: Literal["files", "packages", "artifacts", "checkpoint"]
+    named: bool = False
+    lists: bool = False
+
+
+NotEmpty = Annotated[str, Field(min_length=1)]
+ExternalFiles = Annotated[tuple[NotEmpty, ...], External("files")]
+NamedFiles = Annotated[tuple[NotEmpty, ...], External("files", named=True)]
+ListedFiles = Annotated[tuple[NotEmpty, ...], External("files", named=True, lists=True)]
+Packages = Annotated[tuple[NotEmpty, ...], External("packages")]
+Artifacts = Annotated[tuple[NotEmpty, ...], External("artifacts")]
+NamedArtifacts = Annotated[tuple[NotEmpty, ...], External("artifacts", named=True)]
+ContinuedCheckpoint = Annotated[NotEmpty, External("checkpoint")]
+
+
+def _a_name(value: str) -> str:
+    if fault := name_fault(value):
+        raise ValueError(
+            f"the name {ascii(value)[:80]} {fault}; use letters a-z, digits, '.', '_' and '-', a letter or digit first, at most 64"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_a_name)]
+"""A name that follows the rule in stages/record/store/names.py."""
+
+
+@dataclass(frozen=True)
+class ExternalFile:
+    """One resolved external input.
+
+    Attributes:
+        uri: Path or URI of the file; of an artifact, its folder.
+        bytes: Size in bytes.
+        identity: What enters the key: "sha256:…", "etag:…:<bytes>", "artifact:<digest>" or "checkpoint:<digest>:<step>".
+        name: Base name of a file, or "<node>/<folder>" of an artifact, where the name enters the key too (`External.named`); else empty.
+    """
+
+    uri: str
+    bytes: int
+    identity: str
+    name: str = ""
+
+    @property
+    def sha256(self) -> str:
+        """Hex sha256 of the content. For an ETag or an artifact it is the sha256 of the identity, because the bytes were not read."""
+        kind, _, value = self.identity.partition(":")
+        return value if kind == "sha256" else hashlib.sha256(self.identity.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RecordCounts:
+    """How many records came in and what happened to them: rows_in = kept + changed + dropped, and the same in characters.
+
+    The runner refuses record counts that do not balance.
+
+    Attributes:
+        unit: What one record is, in the plural.
+        dropped: Reason -> number of rows.
+        chars_in: Characters of all rows that came in.
+        chars_out: Characters of the kept and changed rows as written.
+        chars_removed: Characters that were removed from kept rows by changing them (negative where text was added).
+        chars_dropped: Reason -> characters of the dropped rows.
+    """
+
+    unit: str = "documents"
+    rows_in: int = 0
+    kept: int = 0
+    changed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    chars_in: int = 0
+    chars_out: int = 0
+    chars_removed: int = 0
+    chars_dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def imbalance(self) -> str:
+        """Returns a sentence that says what does not balance. Empty when the record counts balance."""
+        rows = self.kept + self.changed + sum(self.dropped.values())
+        if rows != self.rows_in:
+            return f"{self.rows_in} {self.unit} in, but kept {self.kept} + changed {self.changed} + dropped {sum(self.dropped.values())} = {rows}"
+        chars = self.chars_out + self.chars_removed + sum(self.chars_dropped.values())
+        if chars != self.chars_in:
+            return (
+                f"{self.chars_in} characters in, but out {self.chars_out} + removed {self.chars_removed} "
+                f"+ dropped {sum(self.chars_dropped.values())} = {chars}"
+            )
+        return ""
+
+    def as_json(self) -> RecordCountsEntry:
+        """Returns the fields in the order of their declaration."""
+        return cast(
+            "RecordCountsEntry",
+            {f.name: dict(value) if isinstance(value := getattr(self, f.name), Mapping) else value for f in fields(self)},
+        )
+
+    def __add__(self, other: RecordCounts) -> RecordCounts:
+        """Returns the sums of the fields, with this unit."""
+        return RecordCounts(
+            unit=self.unit,
+            rows_in=self.rows_in + other.rows_in,
+            kept=self.kept + other.kept,
+            changed=self.changed + other.changed,
+            dropped=_merged(self.dropped, other.dropped),
+            chars_in=self.chars_in + other.chars_in,
+            chars_out=self.chars_out + other.chars_out,
+            chars_removed=self.chars_removed + other.chars_removed,
+            chars_dropped=_merged(self.chars_dropped, other.chars_dropped),
+        )
+
+
+ROWS = "rows"
+"""The unit of an artifact whose stage declares none."""
+Summary = Mapping[str, float | int | str | None]
+"""Scalar results of a stage, by name."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage returns to the runner.
+
+    Attributes:
+        rows: Size of the artifact in its own unit (`Stage.unit`).
+        tokens: Tokens of the artifact; 0 where it has none.
+        record_counts: None where no records are kept or dropped.
+        summary: Scalar results for the metric table, the report and `lineage show` (plain numbers and strings).
+        identity: Names of the files in `out` over which the digest is taken. Empty means all files. A warc artifact names only its list of
+            records, so that dates do not enter its digest.
+        unit: What `rows` counts, in the plural, if it is not the stage's unit. An imported checkpoint has parameters and no sequences.
+    """
+
+    rows: int = 0
+    tokens: int = 0
+    record_counts: RecordCounts | None = None
+    summary: Summary = field(default_factory=dict)
+    identity: tuple[str, ...] = ()
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A published artifact: `path` is its folder, `manifest` is the parsed manifest.json."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def summary(self) -> Summary:
+        """The scalar results that the stage returned as `Outcome.summary`."""
+        return self.manifest["summary"]
+
+
+def unit_of(manifest: Manifest) -> str:
+    """Returns what the rows of an artifact are, in the plural: "documents". A manifest that does not say it gives "rows"."""
+    return manifest.get("unit", ROWS)
+
+
+def seconds_of(manifest: Manifest) -> float:
+    """Returns how long building an artifact took, in seconds: of an interrupted build, the last part."""
+    return (datetime.fromisoformat(manifest["ended"]) - datetime.fromisoformat(manifest["started"])).total_seconds()
+
+
+SectionOf = Callable[[Artifact], Section | None]
+"""Function from an artifact to its section of the report; None where there is nothing to show."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a running stage may use besides its config and inputs. Frozen; the runner makes it.
+
+    Attributes:
+        progress: progress(done, total, unit, note) reports progress. A stage may call it as often as it likes; the runner limits the rate.
+        log: log(line) shows one line to the user. Numbers over time belong into a side table, results into `Outcome.summary`.
+        drop: drop(reason, where, record) reports a record that cannot be read, for bad_records.jsonl. More than `max_bad_records` fail.
+        files: files(field) returns the resolved files of an external field ("warcs").
+        scratch: A folder that survives a kill. The stage gets it back when it starts again with the same key and code.
+        cache: A folder of the home for what can be made again at any time. Runs share it.
+        sections: Role -> section function for the report (`Stage.sections`). Empty for a stage that does not read every node.
+        off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
+        trackers: Folder of the home for the files of runtime.trackers for this build; None for an import.
+        mapping: For an import: name in `Importer.maps` -> what it is called in the user's files.
+    """
+
+    node: str
+    seed: int
+    runtime: Runtime
+    scratch: Path
+    cache: Path
+    progress: Callable[..., None]
+    log: Callable[[str], None]
+    drop: Callable[[str, str, str], None]
+    files: Callable[[str], tuple[ExternalFile, ...]]
+    sections: Mapping[str, SectionOf] = field(default_factory=dict)
+    off: Mapping[str, str] = field(default_factory=dict)
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    trackers: Path | None = None
+
+    def child_environment(self) -> dict[str, str]:
+        """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""
+        return without_secrets(os.environ)
+
+
+@dataclass(frozen=True)
+class Importer:
+    """Declares how a stage makes an artifact of its kind from a user's files.
+
+    Attributes:
+        takes: Patterns of the files that the import looks for below a folder (pathlib's: "*.json" in it, "**/*.parquet" at any depth).
+        take: take(files, out, ctx) checks the files and writes the artifact into `out`. `ctx.drop` counts and names a record that cannot be
+            imported; one such record refuses the whole import. Raises RecipeError where the pipeline could not use the files.
+        maps: Names that `loam lineage import --map NAME=VALUE` may give for the user's files, in `ctx.mapping`; part of the artifact's key.
+    """
+
+    takes: tuple[str, ...]
+    take: Callable[[tuple[ExternalFile, ...], Path, Context], Outcome]
+    maps: tuple[str, ...] = ()
+
+
+WITHOUT = "; without it, "
+"""Stands between why a node is off and what `Stage.without` says of it."""
+EVERY_NODE = {"{node}": "{node}"}
+"""A value for `Stage.inputs`: every other node in DAG order, its name as role. All these roles are optional."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The declaration of a stage. It is the last statement of the stage's module: `STAGE = Stage(...)`.
+
+    flows/pipeline.py derives the DAG, the index's views, the report's sections and the documents' table from the declarations.
+
+    Attributes:
+        name: The stage's name, which is the name of its module and of its section in a recipe.
+        config: The settings class of the stage.
+        run: The stage function.
+        inputs: Role -> node that the stage reads. "{model}" in a role or node means every model; in a `per_model` stage it means the
+            stage's own model. "{checkpoint}" in a `per_model` stage is the node that trains the model. "{node}" is every node (EVERY_NODE).
+        output: The kind of artifact. An imported artifact can replace a node of the same kind.
+        versions: One line per change of behaviour, the newest last. Their number is the stage's version and enters the key.
+        distributions: Installed distributions whose version decides the output's bytes.
+        deterministic: True for a data stage (a forced rebuild must be identical), False for training on floating point.
+        uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
+        optional: Roles whose node may be off or, of a stage that reads every node, may not run, or that the settings make no use of
+            (`StageConfig.unused_roles`): `inputs` and key are then without them.
+        ancestors: Optional roles that the stage has only if the node's other inputs are made from their nodes; they make no node run.
+        passes: The role whose artifact others read in place of this stage's where the recipe turns the stage off; "" where what reads the
+            stage is off then. Both are of one kind.
+        without: Of a stage with `passes`: what that means for what is trained, as part of a sentence of the plan and of the report.
+        signals: Roles that read what a stage found, in its side tables, and so nothing of another stage in its place (`passes`).
+        one_of: Groups of optional roles. The stage gets only whole groups, and its node is off if no group is whole.
+        importer: How a user's files become an artifact of this stage. None where only artifacts of another home can be imported.
+        check: check(config, files) raises a RecipeError for what the external files (by dotted field) show without being read. `loam plan`
+            and every run call it before any work.
+        fault: fault(folder), where the digest counts a list of the other files: what is wrong with the files of another home, or "".
+        blame: blame(config, inputs, request, ctx), where the stage trains: what each document adds to the gradient of a step.
+        unit: What `Outcome.rows` counts, in the plural ("documents"). Record counts that count the same have the same word as unit.
+        does: What the stage does, as one line of the documents' table.
+        tables: The stage's side tables, which the index shows as views.
+        summary: Value of `Outcome.summary` -> its meaning, with its unit. The dashboard shows these values, in this order.
+        section: The stage's section of the report, or None.
+        model: The name of the model that the stage's checkpoint is, or "".
+        enough: enough(config, artifacts, ctx) refuses too few data. A run calls it before it trains a model. artifacts: node -> what
+            is built of the nodes that this one is made from.
+        per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
+        sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
+        off: Node that is off -> why, for a stage that reads every node. It is in the key. flows/pipeline.py fills it in.
+        replay: replay(config, inputs, ctx, artifact, windows) trains windows of an artifact's receipt again, by number from 0, and compares.
+    """
+
+    name: str
+    config: type[StageConfig]
+    run: Callable[[Any, Mapping[str, Artifact], Path, Context], Outcome]
+    inputs: Mapping[str, str]
+    output: str
+    versions: tuple[str, ...]
+    distributions: tuple[str, ...] = ()
+    deterministic: bool = True
+    uses_gpus: bool = False
+    optional: tuple[str, ...] = ()
+    ancestors: tuple[str, ...] = ()
+    passes: str = ""
+    without: str = ""
+    signals: tuple[str, ...] = ()
+    one_of: tuple[tuple[str, ...], ...] = ()
+    importer: Importer | None = None
+    check: Callable[[Any, Mapping[str, tuple[ExternalFile, ...]]], None] | None = None
+    fault: Callable[[Path], str] | None = None
+    blame: Callable[[Any, Mapping[str, Artifact], Any, Context], Any] | None = None
+    unit: str = ROWS
+    does: str = ""
+    tables: tuple[SideTable, ...] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
+    section: SectionOf | None = None
+    model: str = ""
+    enough: Callable[[Any, Mapping[str, Artifact], Context], None] | None = None
+    per_model: bool = False
+    sections: Mapping[str, SectionOf] = field(default_factory=dict)
+    off: Mapping[str, str] = field(default_factory=dict)
+    replay: Callable[[Any, Mapping[str, Artifact], Context, Artifact, Sequence[int]], list[ReplayedWindow]] | None = None
+
+    @property
+    def version(self) -> int:
+        """The number of lines in `versions`, which enters the key."""
+        return len(self.versions)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose code makes the artifact: the stage's own and those of the sections that it renders."""
+        return tuple(sorted({self.run.__module__, *(section.__module__ for section in self.sections.values())}))
+
+
+def _merged(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
+    return {k: a.get(k, 0) + b.get(k, 0) for k in sorted({*a, *b})}

@@ -1,0 +1,72 @@
+"""Defines the section `runtime` of a recipe: how the recipe is executed on this machine.
+
+Guarantee: no field is part of a key, and none changes the bytes of a data stage.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import field_validator, model_validator
+
+from stages.record.settings import Field, StageConfig
+
+
+class Runtime(StageConfig):
+    """How the recipe is executed on this machine. Never part of a key; never changes the bytes of a data stage."""
+
+    workers: int = Field(2, ge=1, le=4096)
+    """Number of processes for sharded data work."""
+    tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
+    """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
+    byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""
+    gpus: int = Field(0, ge=0, le=1024)
+    """Number of GPUs of this machine to train on. 0 trains on the CPU."""
+    cpu_ranks: int = Field(2, ge=1, le=4096)
+    """Number of training processes when gpus is 0, with one thread each. Two threads in one process ran four times slower on a busy
+    machine."""
+    micro_batch_size: int = Field(16, ge=1, le=10**6)
+    """Sequences per forward pass and rank. global_batch_size must be a multiple of ranks × micro_batch_size. The quotient is the number of
+    gradient accumulation steps."""
+    eval_batch_size: int = Field(32, ge=1, le=10**6)
+    """Sequences per forward pass when the evaluation scores answers."""
+    zero_stage: Literal[1, 3] = 3
+    """DeepSpeed ZeRO stage. Under 3 the ranks divide weights, gradients and optimizer state; under 1 only the fp32 weights and the optimizer
+    state, which needs more memory and less communication. 1 is for one GPU. A run may continue under the other stage."""
+    offload_optimizer: bool = False
+    """Keeps the optimizer state in host memory. It needs zero_stage 3."""
+    recompute: Literal["none", "feed_forward", "block"] = "none"
+    """Which activations the backward pass computes again instead of keeping them: none, those inside the feed-forward layers (most of the
+    memory for a seventh more time), or all inside a block (a third more time)."""
+    compile: bool | None = None
+    """Whether torch.compile compiles the model's blocks in pretrain and sft. null compiles on GPUs. The first step takes longer; kernels are
+    kept in the home. It needs a C++ compiler and Python's headers. In fp32 a GPU runs uncompiled."""
+    keep_snapshots: int = Field(2, ge=1, le=10**6)
+    """Snapshots of a training in progress that are kept; milestones are kept beside them, and with guard.action=rewind one to go back to. The
+    default is the last one, and the one before in case the last is damaged."""
+    stall_limit_s: int = Field(600, ge=10, le=10**6)
+    """Seconds without progress of any training process after which a training ends with an error that names the process that is behind.
+    A micro-batch, a batch of an evaluation and the writing of one process's part of a snapshot must each take less. The default is
+    PyTorch's limit for a collective of NCCL (default_pg_nccl_timeout, 10 minutes)."""
+    stop_grace_s: int = Field(120, ge=0, le=10**6)
+    """Seconds that the training processes have after SIGTERM to finish their step, evaluate if that is due, and save a snapshot. After them, or
+    after a second SIGTERM, they end at once. The default is the longest notice of common schedulers (AWS Spot: 2 minutes; Kubernetes and Slurm: 30 s)."""
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Programs that get the metrics of a training while it runs: tensorboard (event files), wandb (an offline run; nothing is sent). Their files
+    are in <home>/trackers/<node>/<first 12 of the key>. They need packages: pip install -c constraints.txt -e '.[trackers]'."""
+    openlineage: str = ""
+    """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
+    is read from the environment variable OPENLINEAGE_API_KEY."""
+
+    @field_validator("trackers")
+    @classmethod
+    def _each_tracker_once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        if twice := next((name for name in given if given.count(name) > 1), ""):
+            raise ValueError(f"names {twice} twice; name each tracker once")
+        return given
+
+    @model_validator(mode="after")
+    def _offload_needs_stage_3(self) -> Runtime:
+        if self.offload_optimizer and self.zero_stage != 3:
+            raise ValueError("offload_optimizer needs zero_stage 3; set zero_stage to 3 or offload_optimizer to false")
+        return self

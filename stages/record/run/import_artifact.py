@@ -1,0 +1,234 @@
+"""Imports a user's files, or an artifact of another home, as an artifact with stated provenance.
+
+Guarantee: the stage that makes a kind checks the files, so an imported artifact meets the expectations of the rest of the pipeline. It is
+published whole or not at all. Importing the same files again finds the artifact cached. An artifact of another home is checked and copied
+(see copy_artifact.py). All files of an imported artifact count in the keys of artifacts that are made from it. A node never finds an
+imported artifact as its cached one: it uses an imported artifact only where a recipe's `import` names it (see runner.find_cached).
+Cost: one read of the files, and what the stage writes. The runner does everything else: lease, scratch, record counts, manifest.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stages.record.contract.declaration import Artifact, Context, ExternalFile, Importer, Outcome, Stage
+from stages.record.contract.errors import LoamError, RecipeError
+from stages.record.contract.runtime import Runtime
+from stages.record.contract.secrets import refuse_in_settings
+from stages.record.contract.source_code import key_code
+from stages.record.contract.strict_json import BadJsonError, read_object
+from stages.record.index import database
+from stages.record.run import node_job, runner, scratch
+from stages.record.run.copy_artifact import copy_artifact
+from stages.record.settings import StageConfig
+from stages.record.store import external, key_record, manifest, runs
+from stages.record.tables.jsonl import base_name
+
+SHOWN = 8  # bad records named in the message
+MAX_PROVENANCE = 4000  # characters
+
+
+def import_artifact(
+    home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, report: runner.Report, maps: Sequence[str] = ()
+) -> runner.Result:
+    """Returns the artifact of `node` made from files or folders (state BUILT), or the one that exists already (CACHED).
+
+    A VerificationError is raised for an artifact of another home that is not what its manifest says.
+
+    Args:
+        home: The home folder.
+        node: The node whose artifact is imported.
+        stage: Its stage.
+        paths: Files and folders of the user, or one folder of an artifact of another home.
+        provenance: Where the files come from and what may be done with them, in the user's words; one line.
+        report: Receives events.
+        maps: "NAME=VALUE" for names in `Importer.maps`.
+
+    Raises:
+        RecipeError: The pipeline could not use the files, or the provenance or a mapping is missing or not valid.
+    """
+    if not provenance.strip():
+        raise RecipeError(
+            "An imported artifact needs its provenance.", where=f"node {node}", do="Say where the files come from: --provenance TEXT."
+        )
+    refuse_in_settings(provenance, f"loam lineage import {node}", "provenance")
+    if not provenance.isprintable() or len(provenance) > MAX_PROVENANCE:
+        raise RecipeError(
+            f"The provenance is not one line of at most {MAX_PROVENANCE:,} printable characters.",
+            where=f"loam lineage import {node}",
+            do="Shorten it, and remove line breaks and control characters.",
+        )
+    mapping = _mapping(maps, node, stage)
+    with runs.hold_home(home):
+        if len(paths) == 1 and _is_artifact(Path(paths[0]), stage):
+            if mapping:
+                raise RecipeError(f"{paths[0]} is an artifact, which is copied as it is.", where=f"node {node}", do="Leave --map out.")
+            result = copy_artifact(home, node, stage, Path(paths[0]).resolve(), provenance.strip())
+        else:
+            result = _import_files(home, node, stage, paths, provenance.strip(), mapping, report)
+        database.update(home)
+    return result
+
+
+def _mapping(maps: Sequence[str], node: str, stage: Stage) -> dict[str, str]:
+    """Returns name -> value of the values of --map.
+
+    Raises:
+        RecipeError: A value is not NAME=VALUE, or the stage does not have the name or gets it twice.
+    """
+    names = stage.importer.maps if stage.importer else ()
+    found: dict[str, str] = {}
+    for given in maps:
+        name, _, value = given.partition("=")
+        if not names:
+            raise RecipeError(f"--map {given}: an import of {node} maps nothing.", where=f"node {node}", do="Leave --map out.")
+        if name not in names or not value or name in found:
+            what = (
+                "is given twice" if name in found else "is not NAME=VALUE" if name in names or not value else "names nothing that is mapped"
+            )
+            raise RecipeError(f"--map {given} {what}.", where=f"node {node}", do=f"The names are: {', '.join(names)}.")
+        found[name] = value
+    return dict(sorted(found.items()))
+
+
+def _import_files(
+    home: Path, node: str, stage: Stage, paths: Sequence[str], provenance: str, mapping: Mapping[str, str], report: runner.Report
+) -> runner.Result:
+    """Returns the artifact made from a user's files.
+
+    Raises:
+        RecipeError: The stage cannot import files, or it cannot use these.
+        LoamError: Any other fault of the import. Its scratch is removed.
+    """
+    if stage.importer is None:
+        raise RecipeError(
+            f"The {stage.output} artifact of {node} cannot be imported from files.",
+            where=", ".join(paths),
+            do="Name the folder of an artifact of another home (it holds a manifest.json).",
+        )
+    files = _files(home, node, stage.importer, paths)
+    parts: key_record.KeyParts = {
+        "format": key_record.FORMAT,
+        "node": node,
+        "version": stage.version,
+        "code": key_code(*stage.modules),
+        "imported": [f"{file.name}={file.identity}" for file in files],
+    }
+    if mapping:
+        parts["config"] = {"map": dict(mapping)}
+    importing = replace(stage, run=_import_run(stage, stage.importer, files, mapping))
+    runtime, found = Runtime.model_validate({}), {"imported": files}
+    job = node_job.NodeJob(node, importing, StageConfig(), 0, runtime, {}, found, parts, key_record.key_of(parts), provenance)
+    try:
+        return runner.run_node(home, job, "", report)
+    except LoamError:
+        shutil.rmtree(scratch.scratch_path(home, job), ignore_errors=True)
+        raise
+
+
+def _files(home: Path, node: str, importer: Importer, paths: Sequence[str]) -> tuple[ExternalFile, ...]:
+    """Returns the given files with sha256 and name. The files of a folder are in the order of their paths.
+
+    Raises:
+        RecipeError: A path does not exist, cannot be read or holds no file that the stage imports.
+    """
+    wanted = ", ".join(importer.takes)
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not _is_there(path):
+            raise RecipeError(f"There is no file or folder {path}.", where=f"node {node}", do="Give paths on this machine.")
+        below = sorted({p for pattern in importer.takes for p in path.glob(pattern) if p.is_file()}) if path.is_dir() else [path]
+        if (
+            not below
+            or not all(p.is_file() for p in below)
+            or not all(any(fnmatch.fnmatch(p.name, t.rpartition("/")[2]) for t in importer.takes) for p in below)
+        ):
+            raise RecipeError(
+                f"{path} holds no file that {node} could import." if path.is_dir() else f"{path} is not a file that {node} could import.",
+                where=os.fspath(path.absolute()),
+                do=f"Name files, or a folder that holds them: {wanted}.",
+            )
+        found += below
+    for path in found:
+        if fault := next((c for c in path.name if not c.isprintable()), ""):
+            raise RecipeError(
+                f"The file name {path.name!a} holds {fault!a}, which cannot be shown.", where=f"node {node}", do="Rename the file: a source is named after it."
+            )  # fmt: skip
+    memory = external.load_memory(home)
+    before = dict(memory)
+    try:
+        files = external.resolve_files([glob.escape(os.fspath(p)) for p in found], memory, f"node {node}")
+    except OSError as error:
+        raise RecipeError(
+            f"A file cannot be read: {error.strerror}.", where=str(error.filename), do="Correct its permissions, or fetch it again."
+        ) from None
+    if memory != before:
+        external.save_memory(home, memory)
+    return tuple(replace(file, name=base_name(file)) for file in files)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # the path is too long or contains NUL
+        return False
+
+
+def _import_run(
+    stage: Stage, importer: Importer, files: tuple[ExternalFile, ...], mapping: Mapping[str, str]
+) -> Callable[[StageConfig, Mapping[str, Artifact], Path, Context], Outcome]:
+    """Returns the import as a stage function for the runner. It finds all bad records before it raises RecipeError for them."""
+
+    def run(config: StageConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+        first: list[str] = []
+        bad = 0
+
+        def drop(reason: str, where: str, record: str) -> None:
+            nonlocal bad
+            bad += 1
+            if bad <= SHOWN:  # a small gzip file can hold a billion bad records
+                first.append(f"{where}: {reason}")
+
+        outcome = importer.take(files, out, replace(ctx, drop=drop, mapping=mapping))
+        if bad:
+            listed = "".join(f"\n  - {line}" for line in first) + ("\n  - …" if bad > SHOWN else "")
+            raise RecipeError(
+                f"{bad} records cannot be imported:{listed}", where=f"node {ctx.node}", do="Correct them or remove them from the files."
+            )
+        if not outcome.rows:
+            raise RecipeError(
+                "There is nothing to import: the files hold no record.", where=f"node {ctx.node}", do="Name files that hold records."
+            )
+        return outcome
+
+    run.__module__ = stage.run.__module__  # so that the stage's code is recorded
+    return run
+
+
+def _is_artifact(folder: Path, stage: Stage) -> bool:
+    """Returns whether a folder is copied as an artifact.
+
+    If its manifest.json is that of another kind of artifact (an exported model) or of another program, the folder may still hold files to
+    import.
+
+    Args:
+        folder: The folder that the user named.
+        stage: The stage of the node that the user named.
+
+    Returns:
+        True if the folder has the manifest of an artifact of the stage's kind, or any manifest if the stage imports no files.
+    """
+    if not _is_there(folder / manifest.NAME):
+        return False
+    if stage.importer is None:
+        return True
+    try:
+        return read_object(folder / manifest.NAME).get("kind") == stage.output
+    except (BadJsonError, OSError):
+        return False

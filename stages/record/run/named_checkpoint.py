@@ -1,0 +1,62 @@
+"""Resolves the name of a checkpoint that a node continues: NAME for its last step, NAME@STEP for a milestone.
+
+Guarantee: the step is one whose weights and optimizer state the artifact holds. The identity names content and step and not the name, so
+two names of the same checkpoint give one key.
+Cost: reads one manifest.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stages.record.contract.declaration import Artifact, ExternalFile
+from stages.record.contract.errors import RecipeError
+from stages.record.store import manifest
+from stages.record.store.external import CHECKPOINT
+
+AT_STEP = re.compile(r"(.+)@([0-9]{1,10})")
+SHOWN = 20  # steps that a message names
+MILESTONE = re.compile(r"milestones/step-([0-9]{10})/.+")
+
+
+def named_checkpoint(home: Path, value: str, where: str) -> ExternalFile:
+    """Returns a checkpoint at a step, as an external input. Its `uri` is the artifact's folder.
+
+    Args:
+        home: The home folder.
+        value: The artifact, by any name or by its folder, with "@STEP" for a milestone.
+        where: The setting, for messages.
+
+    Raises:
+        RecipeError: No artifact has the name, it is no checkpoint, or it does not hold the step.
+    """
+    found = AT_STEP.fullmatch(value)
+    artifact = manifest.named_artifact(home, found[1] if found else value, where)
+    alias = artifact.manifest["alias"]
+    if artifact.manifest["kind"] != "checkpoint":
+        raise RecipeError(
+            f"{alias} is not a checkpoint: it was made by {artifact.manifest['stage']}.", where=where, do="Name an artifact of pretrain."
+        )
+    held = steps_of(artifact)
+    step = int(found[2]) if found else held[-1]
+    if step not in held:
+        more = f" and {len(held) - SHOWN:,} more up to {held[-1]}" if len(held) > SHOWN else ""
+        raise RecipeError(  # a plan shows only the first sentence, so it holds the steps
+            f"{alias} has no checkpoint of step {step}, but of the steps {', '.join(map(str, held[:SHOWN]))}{more}.",
+            where=where,
+            do="Name one of them. pretrain.milestone_every_steps keeps more of a run.",
+        )
+    return ExternalFile(str(artifact.path), artifact.manifest["bytes"], f"{CHECKPOINT}{manifest.input_digest(artifact)}:{step}")
+
+
+def steps_of(artifact: Artifact) -> list[int]:
+    """Returns the steps whose checkpoint an artifact holds, in order: its milestones, and the last step."""
+    found = (MILESTONE.fullmatch(file["path"]) for file in artifact.manifest["files"])
+    last = artifact.summary.get("steps")
+    return sorted({*(int(one[1]) for one in found if one), int(last) if isinstance(last, int) else 0})
+
+
+def step_of(file: ExternalFile) -> int:
+    """Returns the step of a checkpoint that `named_checkpoint` returned."""
+    return int(file.identity.rpartition(":")[2])

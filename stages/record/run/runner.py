@@ -1,0 +1,305 @@
+"""Runs one node: finds a cached artifact by key, or holds the lease, runs the stage in scratch, checks the record counts and publishes.
+
+Guarantee: an artifact appears whole or not at all. A cached node runs nothing. Two simultaneous runs never build the same key. A killed
+stage that starts again with the same key and code gets its scratch back; with other code it starts clean. A stage reads only artifacts
+whose files are those that were recorded. An artifact is not published when a file that it was made from changed meanwhile.
+Cost, in addition to the stage: hashing its files once, and those of an input that this home has not compared before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from stages.record.contract.declaration import Artifact, Context, Outcome
+from stages.record.contract.environment import utc_now
+from stages.record.contract.errors import StageError, VerificationError, of_the_disk
+from stages.record.contract.secrets import redact
+from stages.record.contract.states import NodeState
+from stages.record.run.new_manifest import Build, new_manifest
+from stages.record.run.node_job import NodeJob
+from stages.record.run.scratch import open_scratch
+from stages.record.run.usage import folder_bytes, memory_peak
+from stages.record.store import external, integrity, lease, manifest, names, recorded
+from stages.record.store.manifest_schema import UsageEntry
+
+PROGRESS_EVERY_S = 0.5
+
+
+class EventValues(TypedDict, total=False):
+    """The values of an event. Those of `start` are empty; `progress` has the first four, `log` the line, `end` the last three."""
+
+    done: float
+    total: float | None
+    unit: str
+    note: str
+    line: str
+    state: str
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a node reports to its observers. kind: start, progress, log or end. The content of `values` depends on the kind."""
+
+    kind: str
+    node: str
+    values: EventValues
+
+
+Report = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a node.
+
+    Attributes:
+        state: CACHED or one of BUILDS.
+        artifact: What the node built or found.
+        seconds: Time of the build, 0 for a cached node.
+    """
+
+    state: NodeState
+    artifact: Artifact
+    seconds: float = 0.0
+
+
+def find_cached(home: Path, job: NodeJob) -> Artifact | None:
+    """Returns the newest published artifact of the job's key, or None. Only an import job finds an imported artifact."""
+    wanted = bool(job.provenance)
+    found = [
+        a
+        for a in manifest.find_artifacts(home, job.node, job.key)
+        if wanted in (manifest.is_imported(a), manifest.is_imported(manifest.as_published(a)))
+    ]
+    return found[-1] if found else None
+
+
+def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool = False) -> Result:
+    """Runs a job unless its artifact exists. With `force`, builds it again and compares it with the old artifact.
+
+    While another run builds the same key, this call waits and then finds the artifact. With `force`, a damaged artifact is built again. If
+    the digest is the same, the new artifact takes the place and name of the damaged one. If not, it is published as the newest rebuild.
+
+    Args:
+        home: The home folder.
+        job: The node to run.
+        run_id: The run, for the manifest and the lease.
+        report: Receives events.
+        force: Whether to build an artifact that exists.
+
+    A StageError is raised if the disk is full or an external file changed meanwhile, a VerificationError if a forced data stage gave other
+    bytes or the files of an artifact differ from its manifest. Every error of the stage is raised too.
+
+    Returns:
+        State and artifact of the node.
+
+    Raises:
+        OSError: A file cannot be read or written, and the disk is not the reason.
+    """
+    if cached := _usable_cached(home, job, run_id, force):
+        return Result(NodeState.CACHED, cached)
+    try:
+        with held(home, job, run_id, report):
+            if cached := _usable_cached(home, job, run_id, force):
+                return Result(NodeState.CACHED, cached)
+            return _build(home, job, run_id, report, force)
+    except OSError as error:
+        if clear := of_the_disk(error, f"while {job.node} was writing", home):
+            raise clear from error
+        raise
+
+
+def _usable_cached(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifact | None:
+    """Returns the cached artifact, or None when the node must be built. Raises VerificationError if one of its files is damaged.
+
+    An import can repair a damaged artifact from the files that it has, so for an import a damaged artifact counts as missing.
+    """
+    cached = None if force else find_cached(home, job)
+    if cached is None or not (wrong := integrity.check(home, cached) if job.provenance else integrity.glance(cached)):
+        return cached
+    if not job.provenance:
+        integrity.refuse_damaged(cached, wrong, run_id)
+    return None
+
+
+@contextmanager
+def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[None]:
+    """Holds the lease on the job's key and, for a stage that computes on GPUs, the lease on this machine's GPUs."""
+
+    def say(text: str) -> None:
+        report(Event("log", job.node, {"line": text}))
+
+    with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")):
+        if not (job.runtime.gpus and job.stage.uses_gpus):
+            yield
+            return
+        with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
+            yield
+
+
+def lease_path(home: Path, node: str, key: str) -> Path:
+    """Returns the path of the lease on a node's key. Its holder builds or imports that key."""
+    return home / "leases" / f"{node}-{key[:12]}"
+
+
+def gpu_lease_path() -> Path:
+    """Returns the path of the lease on this machine's GPUs: one stage at a time computes on them, for all homes of a user."""
+    return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
+
+
+def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
+    started = time.monotonic()
+    old = find_cached(home, job)
+    broken = bool(old and integrity.check(home, old))  # a damaged artifact says nothing about determinism, so it is replaced
+    old = manifest.as_published(old) if old and broken else old
+    refuse_damaged_inputs(home, job, run_id, report)
+    scratch = open_scratch(home, job, run_id, force, lambda line: report(Event("log", job.node, {"line": line})))
+    out, work = scratch / "out", scratch / "work"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    fresh = not work.exists()
+    work.mkdir(exist_ok=True)
+    clock = utc_now()
+    try:
+        with memory_peak() as peak:
+            outcome = _call(home, job, out, work, report)
+    except (OSError, StageError, ValueError):
+        shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
+        _refuse_changed(home, job, scratch)
+        refuse_damaged_inputs(home, job, run_id, report)
+        raise
+    _refuse_changed(home, job, scratch)
+    refuse_damaged_inputs(home, job, run_id, report)
+    marks: dict[str, list[int]] = {}
+    files = manifest.list_files(out, marks)
+    digest = manifest.content_digest(files, outcome.identity)
+    same = old is not None and digest == old.manifest["digest"]
+    if old and same and not broken:
+        shutil.rmtree(scratch)
+        return Result(NodeState.IDENTICAL, old, time.monotonic() - started)
+    if old and not same and not broken and job.stage.deterministic:
+        raise VerificationError(
+            f"{job.node} is not deterministic: built again with the same key, it gave other bytes.",
+            where=f"{out} differs from {old.path}",
+            do="Compare the two folders; the old artifact was kept.",
+        )
+    alias = old.manifest["alias"] if old and same else f"{job.node}-{names.next_number(home, job.node)}"
+    measured = fresh and peak.bytes and not job.provenance
+    usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if measured else None
+    replaced = recorded.digests_of(home, job.node, job.key)
+    record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage, replaced))
+    artifact = manifest.publish(home, out, record, old if same else None)
+    shutil.rmtree(scratch)
+    integrity.remember(home, artifact, marks)
+    for other in manifest.find_artifacts(home, job.node, job.key) if job.stage.deterministic else ():
+        if manifest.is_imported(other) and other.manifest["digest"] != digest:
+            line = f"the imported {manifest.artifact_id(other)} claims the same key and holds other bytes: do not use it"
+            report(Event("log", job.node, {"line": line}))
+    state = NodeState.DIFFERS if old and not same else NodeState.BUILT
+    return Result(state, artifact, time.monotonic() - started)
+
+
+def refuse_damaged_inputs(home: Path, job: NodeJob, run_id: str, report: Report) -> None:
+    """Raises VerificationError when the files of an artifact that the job reads differ from its manifest."""
+
+    def say(line: str) -> None:
+        report(Event("log", job.node, {"line": line}))
+
+    for artifact in job.inputs.values():
+        if wrong := integrity.check(home, artifact, say):
+            integrity.refuse_damaged(artifact, wrong, run_id)
+    for found in job.files.values():
+        for file in found:
+            if external.is_artifact(file):  # of another recipe, possibly of another home
+                artifact = manifest.read_artifact(Path(file.uri))
+                if wrong := integrity.check(home, artifact, say):
+                    integrity.refuse_damaged(artifact, wrong, artifact.manifest["run_id"])
+
+
+def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
+    """Compares the external files with what they were when the key was computed. Discards what was made from a changed file.
+
+    Raises:
+        StageError: A file changed or disappeared.
+    """
+    memory = external.load_memory(home)
+    for name, found in job.files.items():
+        for file in found:
+            if what := external.changed(file, memory):
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise StageError(
+                    f"An input of {job.node} {what} while it was read; nothing was published.",
+                    where=f"{file.uri} ({job.node}.{name})",
+                    do="Run the same command again when nothing writes to the file: the key is then computed from its new content.",
+                )
+
+
+def make_context(home: Path, job: NodeJob, work: Path, report: Report, drop: Callable[[str, str, str], None]) -> Context:
+    """Returns the context of a stage that works in the folder `work`. drop: see `Context`."""
+    last = [0.0]
+
+    def progress(done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
+        now = time.monotonic()
+        if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
+            last[0] = now
+            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
+
+    return Context(
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
+        log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
+        sections=job.stage.sections, off=job.stage.off, trackers=home / "trackers" / job.node / work.parent.name.removeprefix(f"{job.node}-"),
+    )  # fmt: skip
+
+
+def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
+    """Runs the stage function with a context that reports, counts and keeps bad records.
+
+    Returns:
+        What the stage returned.
+
+    Raises:
+        StageError: The stage found more bad records than the recipe allows, or the record counts do not balance.
+    """
+    bad: list[dict[str, str]] = []
+    limit = getattr(job.config, "max_bad_records", 0)
+
+    def drop(reason: str, where: str, record: str) -> None:
+        reason, where = redact(reason), redact(where)
+        bad.append({"reason": reason, "where": where, "record": record[:2000]})
+        if len(bad) > limit:
+            kept = work / "bad_records.jsonl"
+            _write_lines(kept, bad)
+            raise StageError(
+                f"{job.node}: {reason}" + (f" ({len(bad)} bad records, the recipe allows {limit})" if limit else ""),
+                where=where,
+                do=f"Correct the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
+            )
+
+    outcome = job.stage.run(job.config, job.inputs, out, make_context(home, job, work, report, drop))
+    if bad:
+        _write_lines(out / "bad_records.jsonl", bad)
+    if outcome.record_counts and (fault := outcome.record_counts.imbalance()):
+        raise StageError(
+            f"The record counts of {job.node} do not balance: {fault}.",
+            where=f"node {job.node}",
+            do="This is a fault of the stage; nothing was published.",
+        )
+    return outcome
+
+
+def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,171 @@
+"""The scratch folders of a home: where a node is built, and which unfinished run would continue from what it left there.
+
+The job.json of a folder holds key and code of the job, the runs that worked in the folder, and the artifacts that the job reads.
+Guarantee: job.json is replaced whole before a stage starts, so a killed run is in it too. What a run that is not done left belongs to it until
+its record is deleted or the node is published. Other code discards it.
+Cost: one small file per build; for `unfinished`, the records of the runs that the folders name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+from stages.record.contract import source_code
+from stages.record.contract.states import RunState
+from stages.record.contract.strict_json import read_object
+from stages.record.run.node_job import NodeJob
+from stages.record.store import external, manifest, names, runs
+from stages.record.store.files import write_durably
+
+FORCED = "-force"  # the end of the scratch folder of a forced build
+BLAMED = "-blame"  # and of a replay
+JOB = "job.json"
+PREFIX = "scratch/"
+
+
+class _Job(TypedDict):
+    """The content of job.json. runs: ids, the newest last. inputs: ids of the artifacts of this home that the job reads."""
+
+    key: str
+    code: str
+    runs: list[str]
+    inputs: list[str]
+
+
+class _Owner(NamedTuple):
+    """A run that is not done: its id, its alias and its state."""
+
+    run_id: str
+    alias: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A scratch folder that unfinished runs would continue from.
+
+    Attributes:
+        name: "scratch/<folder>".
+        node: The node that is built there.
+        folder: The path.
+        run_id: The newest run that worked there, among those that are recorded and not done.
+        run: Its alias ("tiny-7").
+        state: Its state.
+        others: Aliases of the other such runs, the newest first.
+        inputs: Ids of the artifacts that the job reads.
+    """
+
+    name: str
+    node: str
+    folder: Path
+    run_id: str
+    run: str
+    state: str
+    others: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+def scratch_path(home: Path, job: NodeJob, force: bool = False) -> Path:
+    """Returns the folder in which the job is built. A forced build has its own."""
+    return home / "scratch" / f"{job.node}-{job.key[:12]}{FORCED if force else ''}"
+
+
+def blame_path(home: Path, job: NodeJob) -> Path:
+    """Returns the folder in which a training is replayed."""
+    return home / "scratch" / f"{job.node}-{job.key[:12]}{BLAMED}"
+
+
+def lease_of_scratch(folder: Path) -> Path:
+    """Returns the path of the lease that whoever works in a scratch folder holds. folder: a path of `scratch_path` or `blame_path`."""
+    return folder.parent.parent / "leases" / folder.name.removesuffix(FORCED).removesuffix(BLAMED)
+
+
+def node_of_scratch(folder: Path) -> str:
+    """Returns the node that is built in a scratch folder."""
+    return lease_of_scratch(folder).name.rpartition("-")[0]
+
+
+def open_scratch(home: Path, job: NodeJob, run_id: str, force: bool, say: Callable[[str], None]) -> Path:
+    """Returns the job's scratch folder, which from now on belongs to the run too. Content that other code left is discarded.
+
+    Args:
+        home: The home folder.
+        job: The job.
+        run_id: The run that builds it; empty for an import.
+        force: Whether the build is forced.
+        say: Receives a line when something is discarded.
+    """
+    folder, before = scratch_path(home, job, force), list[str]()
+    if is_of_this_code(job, folder):
+        before = _read(folder)["runs"]
+    else:
+        if (folder / "work").is_dir():
+            say("starts anew, because other code left what an earlier run began")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    own: _Job = {
+        **_mark(job),
+        "runs": [*(one for one in before if one != run_id), *([run_id] if run_id else [])],
+        "inputs": _inputs(home, job),
+    }
+    write_durably(folder / JOB, json.dumps(own))
+    return folder
+
+
+def is_of_this_code(job: NodeJob, folder: Path) -> bool:
+    """Returns whether a scratch folder is of the job and was written by the code that runs now."""
+    found, mark = _read(folder), _mark(job)
+    return (found["key"], found["code"]) == (mark["key"], mark["code"])
+
+
+def unfinished(home: Path) -> list[Unfinished]:
+    """Returns the scratch folders that runs which are not done (stopped, or running now) work in or would continue from, by name."""
+    found = []
+    for folder in sorted((home / "scratch").glob("*")):
+        node, job = node_of_scratch(folder), _read(folder)
+        owners = [owner for run_id in reversed(job["runs"]) if (owner := _owner(home, run_id))]
+        published = not folder.name.endswith(FORCED) and manifest.is_built(home / "artifacts" / node / job["key"][:12])
+        if owners and not published:
+            (run_id, alias, state), others = owners[0], tuple(owner.alias for owner in owners[1:])
+            found.append(Unfinished(PREFIX + folder.name, node, folder, run_id, alias, state, others, tuple(job["inputs"])))
+    return found
+
+
+def _owner(home: Path, run_id: str) -> _Owner | None:
+    """Returns a run that is recorded and not done. One whose record is damaged counts, because it is not known how it ended."""
+    if not (runs.folder_of(home, run_id) / "run.json").is_file():
+        return None
+    try:
+        record = runs.read_run(home, run_id)
+        owner = _Owner(run_id, record["alias"], record["state"])
+    except runs.UNREADABLE:
+        return _Owner(run_id, run_id, "damaged")
+    return owner if owner.state != RunState.DONE else None
+
+
+def _mark(job: NodeJob) -> _Job:
+    return {"key": job.key, "code": source_code.code_digest(*job.stage.modules), "runs": [], "inputs": []}
+
+
+def _inputs(home: Path, job: NodeJob) -> list[str]:
+    """Returns the ids of the artifacts of this home that a job reads, also those that its settings name."""
+    named = [Path(file.uri) for files in job.files.values() for file in files if external.is_artifact(file)]
+    own = [f"{path.parent.name}/{path.name}" for path in named if path.parent.parent == home / "artifacts"]
+    return sorted({*map(manifest.artifact_id, job.inputs.values()), *own})
+
+
+def _read(folder: Path) -> _Job:
+    """Returns what a folder's job.json says; empty values for what it does not say."""
+    try:
+        found = read_object(folder / JOB)
+    except (OSError, ValueError):
+        found = {}
+    key, code = (str(found.get(name, "")) for name in ("key", "code"))
+    listed = {name: value if isinstance(value := found.get(name), list) else [] for name in ("runs", "inputs")}
+    ids = {name: [one for one in value if isinstance(one, str)] for name, value in listed.items()}
+    return {"key": key, "code": code, "runs": [one for one in ids["runs"] if names.PART.fullmatch(one)], "inputs": ids["inputs"]}

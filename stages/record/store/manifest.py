@@ -1,0 +1,302 @@
+"""Reads, writes and verifies manifests. The manifest is the record of an artifact, written last, before the folder is renamed into place.
+
+Guarantee: a folder below artifacts/ with a manifest.json is complete. Its files were fsynced and have the recorded sha256.
+Layout: <home>/artifacts/<node>/<first 12 digits of the key>/. Further rebuilds of the same key have ".2", ".3" appended.
+The home keeps a copy of every manifest that it publishes, <home>/manifests/<node>/<folder>.json, which tells how an edited one was (see
+recorded.py). Nothing reads the copy in place of the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
+from stages.record.store import manifest_schema, names
+from stages.record.store.external import mark_of, sha256_file
+from stages.record.store.files import fsync, make_durably, usual_mode, write_durably
+from stages.record.store.manifest_schema import FileEntry, Manifest
+
+NAME = "manifest.json"
+COPIES = "manifests"
+FOLDER = re.compile(r"[0-9a-f]{12}(?:\.([1-9][0-9]{0,8}))?")
+
+
+def read_artifact(path: Path) -> Artifact:
+    """Returns the artifact in a folder.
+
+    Raises:
+        VerificationError: Its manifest cannot be read or breaks the schema.
+    """
+    try:
+        return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
+    except ValueError as error:
+        raise VerificationError(
+            f"The manifest is damaged: {error}.", where=str(path / NAME), do=f"{_restore(path)}emove the folder and run the recipe again."
+        ) from None
+
+
+def _restore(folder: Path) -> str:
+    """Returns the beginning of an advice, which ends with "emove the folder"."""
+    copy = copy_path(folder)
+    return f"Put {copy} in its place, or r" if copy.is_file() else "R"
+
+
+def copy_path(folder: Path) -> Path:
+    """Returns the path of the copy that a home keeps of the manifest of an artifact in a folder."""
+    return folder.parent.parent.parent / COPIES / folder.parent.name / f"{folder.name}.json"
+
+
+def recorded_digest(folder: Path) -> str:
+    """Returns the sha256 by which records name the manifest of an artifact in a folder; empty if the folder has no manifest."""
+    return sha256_file(folder / NAME) if (folder / NAME).is_file() else ""
+
+
+def read_copy(folder: Path) -> Manifest | None:
+    """Returns the manifest of an artifact as it was published. None if there is no copy that can be read."""
+    try:
+        return manifest_schema.parsed(copy_path(folder).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def as_published(artifact: Artifact) -> Artifact:
+    """Returns an artifact with its manifest as it was published, as far as a copy tells it."""
+    return Artifact(artifact.path, read_copy(artifact.path) or artifact.manifest)
+
+
+def is_imported(artifact: Artifact) -> bool:
+    """Returns whether an artifact was imported. No run can make it again, and a node uses it only where a recipe's `import` names it."""
+    return "imported" in artifact.manifest
+
+
+def is_built(folder: Path) -> bool:
+    """Returns whether a folder holds an artifact that a node of this home built: a node never uses an imported one of its key."""
+    try:
+        return not is_imported(read_artifact(folder))
+    except (OSError, ValueError, LoamError):
+        return False
+
+
+def input_digest(artifact: Artifact) -> str:
+    """Returns the digest by which an artifact enters the keys of artifacts that are made from it.
+
+    A digest that counts only some files can identify the others, because this home's own code wrote them together. That is not certain for
+    an imported artifact, so all its files count. A recipe without the import therefore never reuses what was made from a forged artifact.
+    Where all that a digest leaves out is a record that no other stage's output follows from (WITHOUT_RECORDS), it counts as it is.
+    """
+    if is_imported(artifact) and artifact.manifest["kind"] not in manifest_schema.WITHOUT_RECORDS:
+        return content_digest(artifact.manifest["files"])
+    return str(artifact.manifest["digest"])
+
+
+def artifact_id(artifact: Artifact) -> str:
+    """Returns "<node>/<folder>", the readable name that lineage and the command line use for an artifact."""
+    return f"{artifact.manifest['node']}/{artifact.path.name}"
+
+
+def find_artifacts(home: Path, node: str, key: str) -> list[Artifact]:
+    """Returns all published rebuilds of a key, including imported ones, the newest last. One whose manifest now has another key counts."""
+    root = home / "artifacts" / names.path_part(node)
+    folders = [p for p in root.glob(f"{key[:12]}*") if _rebuild_number(p) and (p / NAME).is_file()]
+    found = [read_artifact(p) for p in sorted(folders, key=_rebuild_number)]
+    return [a for a in found if a.manifest["key"] == key or as_published(a).manifest["key"] == key]
+
+
+def stamps(home: Path) -> dict[str, int]:
+    """Returns artifact id -> mtime of the manifest (ns) of every published artifact of a home, in order of node and folder."""
+    found = {}
+    root = home / "artifacts"
+    for node in sorted(os.listdir(root)) if root.is_dir() else ():
+        try:
+            handle = os.open(root / node, os.O_RDONLY | os.O_DIRECTORY)  # paths relative to a folder handle resolve faster
+        except NotADirectoryError:
+            continue
+        try:
+            for folder in sorted(os.listdir(handle)):
+                with suppress(FileNotFoundError, NotADirectoryError):  # gc has removed the manifest, or it is not a folder
+                    found[f"{node}/{folder}"] = os.stat(f"{folder}/{NAME}", dir_fd=handle).st_mtime_ns
+        finally:
+            os.close(handle)
+    return found
+
+
+def named_artifact(home: Path, value: str, where: str) -> Artifact:
+    """Returns a published artifact by its folder, its name ("dedup-3" or a given name), or "<node>/<folder>" of this home.
+
+    Raises:
+        RecipeError: No artifact has that name. `where` names the setting.
+    """
+    meant = names.all_names(home).get(value, value)
+    for folder in (Path(meant).expanduser(), home / "artifacts" / meant):
+        if (folder / NAME).is_file():
+            return read_artifact(folder.absolute())
+    for path in sorted((home / "artifacts" / value.rpartition("-")[0]).glob(f"*/{NAME}")):
+        if (artifact := read_artifact(path.parent)).manifest["alias"] == value:
+            return artifact
+    raise RecipeError(
+        f"There is no artifact {value!r}.",
+        where=where,
+        do='Name one of this home ("dedup-3"; `loam lineage sql "SELECT alias FROM artifact"` lists them) or give the folder of one.',
+    )
+
+
+def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[FileEntry]:
+    """Returns path, bytes and sha256 of every file below a folder in path order. Fsyncs each file and sets the permissions of the umask.
+
+    Args:
+        folder: The folder; its manifest.json is left out.
+        marks: Receives path -> mark (external.mark_of) of each file at the time when its bytes were read.
+
+    Returns:
+        One entry per file.
+    """
+    mode = usual_mode(folder)
+    entries: list[FileEntry] = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o777 != mode:
+                os.fchmod(file.fileno(), mode)  # some libraries write mode 0600, so other users could not read a model
+            before = mark_of(path)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        name = path.relative_to(folder).as_posix()
+        if marks is not None:
+            marks[name] = before
+        entries.append({"path": name, "bytes": before[0], "sha256": digest})
+    return entries
+
+
+def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> str:
+    """Returns the hex sha256 over sorted (path, bytes, sha256) of an artifact's files, or of the files that `identity` names.
+
+    Raises:
+        StageError: A name in `identity` matches no file or folder. Two different artifacts could then have one digest.
+    """
+    chosen = {f["path"]: f for f in files if not identity}
+    for name in identity:
+        named = {f["path"]: f for f in files if f["path"] == name or f["path"].startswith(f"{name}/")}
+        if not named:
+            raise StageError(
+                f"The digest counts {name!r}, but there is no such file.",
+                where=f"{len(files)} files",
+                do="This is a fault of the stage that wrote them; nothing was published.",
+            )
+        chosen |= named
+    lines = sorted(json.dumps([f["path"], f["bytes"], f["sha256"]]) for f in chosen.values())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
+    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place.
+
+    Args:
+        home: The home folder.
+        out: The folder that the stage wrote.
+        manifest: The manifest.
+        instead_of: A damaged artifact with the same digest, which the new one replaces. What was made from the damaged one remains valid.
+
+    Returns:
+        The published artifact.
+
+    Raises:
+        StageError: The manifest breaks the schema.
+    """
+    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    try:
+        manifest_schema.parsed(text.encode("utf-8"))
+    except ValueError as error:
+        raise StageError(
+            f"What {manifest['node']} states about its artifact is not valid in a manifest: {error}.",
+            where=f"node {manifest['node']}",
+            do="This is a fault of the stage; nothing was published.",
+        ) from None
+    root = home / "artifacts" / names.path_part(str(manifest["node"]))
+    make_durably(root, home)
+    with (out / NAME).open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
+        fsync(folder)
+    aside = out.with_name(f"{out.name}.damaged")
+    if instead_of:
+        final = instead_of.path
+    else:
+        stem = str(manifest["key"])[:12]
+        number = max([_rebuild_number(p) for p in root.glob(f"{stem}*")], default=0) + 1  # gaps stay: the newest has the highest number
+        final = root / (stem + (f".{number}" if number > 1 else ""))
+    make_durably(copy_path(final).parent, home)
+    write_durably(copy_path(final), text)
+    if instead_of:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final, aside)
+    os.rename(out, final)
+    fsync(root)
+    if instead_of:
+        shutil.rmtree(aside)
+    return read_artifact(final)
+
+
+def glance(artifact: Artifact) -> list[str]:
+    """Returns what is wrong with an artifact's files, found without reading them: a missing file, another size, or a file not recorded."""
+    return _by_stat(artifact)[0]
+
+
+def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> list[str]:
+    """Returns what is wrong with an artifact's files, one line each. Empty when every recorded byte is there. sha256: hashes a file."""
+    wrong, there = _by_stat(artifact)
+    for path, entry in there:
+        try:
+            if sha256(path) != entry["sha256"]:
+                wrong.append(f"{path}: bytes differ from the recorded sha256")
+        except OSError as error:
+            wrong.append(f"{path}: cannot be read ({error.strerror})")
+    return wrong + digest_fault(artifact)
+
+
+def digest_fault(artifact: Artifact) -> list[str]:
+    """Returns one line if the digest in a manifest is not that of the files that it lists; else none."""
+    try:
+        digest = content_digest(artifact.manifest["files"], artifact.manifest["identity"])
+    except StageError:
+        digest = ""
+    right = digest == artifact.manifest["digest"]
+    return [] if right else [f"{artifact.path / NAME}: the digest is not that of the files it lists"]
+
+
+def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, FileEntry]]]:
+    """Returns (faults, path and entry of each file that exists with its recorded size)."""
+    wrong: list[str] = []
+    there: list[tuple[Path, FileEntry]] = []
+    recorded: dict[str, FileEntry] = {f["path"]: f for f in artifact.manifest["files"]}
+    for name, entry in recorded.items():
+        path = artifact.path / name
+        try:
+            stat = path.stat()
+        except OSError:
+            wrong.append(f"{path}: missing")
+            continue
+        if stat.st_size != entry["bytes"]:
+            wrong.append(f"{path}: {stat.st_size} bytes, recorded {entry['bytes']}")
+        else:
+            there.append((path, entry))
+    for folder, _, files in os.walk(artifact.path):
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name != NAME and path.relative_to(artifact.path).as_posix() not in recorded:
+                wrong.append(f"{path}: not in the manifest")
+    return wrong, there
+
+
+def _rebuild_number(path: Path) -> int:
+    """Returns 1 for "<12 digits>", n for "<12 digits>.n", 0 for a folder that Loam did not name."""
+    found = FOLDER.fullmatch(path.name)
+    return int(found[1] or 1) if found else 0

@@ -1,1 +1,0 @@
-"""Conversations, preference pairs and benchmark items."""

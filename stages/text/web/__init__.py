@@ -1,1 +1,0 @@
-"""The design of pages: style sheet, charts, the body of the report."""

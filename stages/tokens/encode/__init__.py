@@ -1,0 +1,1 @@
+"""The stage encode: from text to files of ids."""

@@ -1,0 +1,1 @@
+"""The stage mix: weighs sources, holds documents out and packs sequences."""

@@ -1,0 +1,1 @@
+"""Packed sequences and the phases of a mixture."""

@@ -1,0 +1,1 @@
+"""Ids of a text, and checks that they are right."""

@@ -1,0 +1,118 @@
+"""Saves and loads a byte-level BPE tokenizer like Llama 3's: tokenizer.json, tokenizer_config.json, chat tokens and template.
+
+Source: Hugging Face tokenizers, which write and read tokenizer.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NotRequired, TypedDict
+
+from stages.examples.items.chat import LLAMA3, ChatFormat, ChatTokens, template
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+CHAT_TOKENS = "chat_tokens.json"
+"""File of an imported tokenizer with other special tokens than Llama 3's: the fields of ChatTokens."""
+
+
+def save(tokenizer: Tokenizer, folder: Path) -> None:
+    """Writes tokenizer.json and tokenizer_config.json. `transformers.AutoTokenizer` loads the folder."""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_config(folder, LLAMA3)
+
+
+def write_config(folder: Path, tokens: ChatTokens) -> None:
+    """Writes tokenizer_config.json, and chat_tokens.json if the special tokens are not Llama 3's."""
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokens))
+    if tokens != LLAMA3:
+        _write_json(folder / CHAT_TOKENS, asdict(tokens))
+
+
+def read_chat_tokens(folder: Path) -> ChatTokens:
+    """Returns the special tokens of a tokenizer artifact: those of chat_tokens.json, or Llama 3's without this file."""
+    path = folder / CHAT_TOKENS
+    return ChatTokens(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else LLAMA3
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class TokenizerConfig(TypedDict):
+    """The content of tokenizer_config.json, in the names of `transformers`."""
+
+    tokenizer_class: str
+    bos_token: NotRequired[str]
+    eos_token: str
+    pad_token: str
+    clean_up_tokenization_spaces: bool
+    model_input_names: list[str]
+    chat_template: NotRequired[str]
+
+
+def tokenizer_config(tokens: ChatTokens = LLAMA3) -> TokenizerConfig:
+    """Returns the content of tokenizer_config.json, chat template included if there are tokens for chats."""
+    config: TokenizerConfig = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": tokens.bos,
+        "eos_token": tokens.eos,
+        "pad_token": tokens.pad,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "chat_template": template(tokens) if tokens.can_chat else "",
+    }
+    if not tokens.bos:
+        del config["bos_token"]
+    if not tokens.can_chat:
+        del config["chat_template"]
+    return config
+
+
+def load_plain(path: Path) -> Tokenizer:
+    """Returns the tokenizer of tokenizer.json for text from outside: a special token that is spelt out in a text is ordinary characters."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def load_chat(path: Path) -> Tokenizer:
+    """Returns the tokenizer of tokenizer.json for rendered chats: special tokens are recognised."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(path))
+
+
+def load_chat_format(folder: Path) -> ChatFormat:
+    """Returns how the tokenizer of an artifact encodes chats."""
+    return chat_format(load_plain(folder / "tokenizer.json"), read_chat_tokens(folder))
+
+
+def chat_format(plain: Tokenizer, tokens: ChatTokens) -> ChatFormat:
+    """Returns how a tokenizer encodes chats.
+
+    Args:
+        plain: The tokenizer, which takes the spelling of a special token as ordinary characters.
+        tokens: Its special tokens.
+
+    Raises:
+        ValueError: The tokenizer does not have one of them.
+    """
+    ids: dict[str, int] = {}
+    for role, token in tokens.by_role().items():
+        found = plain.token_to_id(token)
+        if found is None:
+            raise ValueError(f"The tokenizer has no token {token!r}, which is its {role} by {CHAT_TOKENS}.")
+        ids[token] = found
+    return ChatFormat(tokens, ids, lambda text: plain.encode(text, add_special_tokens=False).ids)
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Returns the token ids of texts. No special token is added."""
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]

@@ -1,0 +1,1 @@
+"""The stage train_tokenizer: learns the merges."""

@@ -1,0 +1,254 @@
+"""train_tokenizer: trains the tokenizer on the documents of the recipe.
+
+Guarantee: the same documents give the same files, whatever the number of workers or the order of files in the file system. If the
+documents exceed `max_train_bytes`, a hash of doc_id chooses the sample. The merges are those of Hugging Face's trainer.
+Cost: one pass over the texts, and one more to choose if they may exceed `max_train_bytes`. The workers count words and add them up on disk
+(stages/tokens/train_tokenizer/word_tables.py); then this process learns the merges in the memory that `runtime.tokenizer_memory_bytes` allows, or refuses before.
+Source: stages/tokens/train_tokenizer/bpe_training.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from stages.examples.items.chat import TOKEN_ROLES
+from stages.record.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, Importer, Outcome, Stage
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.settings import StageConfig
+from stages.tokens.train_tokenizer.vocabulary_report import REPORT, measured_baseline, report_section, write_report
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from stages.record.tables.shards import Shard
+    from stages.tokens.train_tokenizer.word_tables import CountedFile
+
+LOOK_S = 0.5
+SNIPPET = 'Correct it: from tokenizers import Tokenizer; tokenizer = Tokenizer.from_file("tokenizer.json"); ...; tokenizer.save("tokenizer.json").'
+IDENTITY = ("tokenizer.json", "tokenizer_config.json")
+IMPORTABLE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json")
+"""Files of an import. config.json is that of a model: its rows limit how many tokens are added."""
+
+
+class TrainTokenizer(StageConfig):
+    """Settings of the train_tokenizer stage: byte-level BPE with Llama 3's split pattern, special tokens and chat template."""
+
+    vocab_size: int = Field(32_768, ge=262, le=1 << 20)
+    """Number of tokens in the vocabulary, including special tokens (Llama 3: 128,256; Grattafiori et al. 2024)."""
+    min_frequency: int = Field(2, ge=1)
+    """Number of occurrences from which a pair of tokens can become a token. The trainer's own default, 0, merges chance pairs."""
+    max_train_bytes: int = Field(2_000_000_000, ge=1)
+    """Maximum size of the training text (bytes). More text gives more different words and so needs more memory, see
+    runtime.tokenizer_memory_bytes; 2 GB is a guess at what is enough for 128K tokens."""
+    min_word_count: int = Field(1, ge=1)
+    """Words that occur less often are left out, which saves memory: most different words of a large crawl occur once. With 1 the merges are
+    exact (as Hugging Face's trainer learns them)."""
+    baseline: ExternalFiles = Field((), max_length=1)
+    """The tokenizer.json of another tokenizer, of any kind; at most one file. Report and summary show how it divides the same texts. Naming one
+    trains the tokenizer again, with the same result. What is made from it stays, the report too: name it before the first run."""
+
+
+def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
+    """Trains, writes the tokenizer's two files, and measures it on a few MB of the documents (vocabulary.json).
+
+    Returns:
+        The outcome. Its rows are the tokens of the vocabulary.
+
+    Raises:
+        StageError: There are no documents, too few for the vocabulary, or more words than the memory allows.
+    """
+    from stages.tokens.tokenizer.bpe import load_plain, save
+    from stages.tokens.train_tokenizer.bpe_training import CorpusTooSmallError, train_on_words
+    from stages.tokens.train_tokenizer.word_tables import add_up_words, words_of
+
+    files = sorted((inputs["documents"].path / "documents").glob("*.parquet"))
+    given = ctx.files("baseline") if config.baseline else ()
+    baseline = measured_baseline(given[0], ctx.scratch, files) if given else None  # first, as it may be refused
+    documents, train_bytes, available_bytes, counted = _counted(files, config.max_train_bytes, ctx)
+    if not documents:
+        raise StageError(
+            "There are no documents to train a tokenizer on.", where="documents", do="Look at the drop reasons of the stages before."
+        )
+    shards = add_up_words(counted, config.min_word_count, ctx)
+    words, size, different, rare = (sum(shard.result[name] for shard in shards) for name in ("words", "size", "different", "rare"))
+    ctx.log(
+        f"training on {documents:,} documents, {train_bytes / 1e6:,.1f} MB of {available_bytes / 1e6:,.1f} MB, {different:,} different words"
+    )
+    _check_memory(words, size, config, ctx)
+    try:
+        tokenizer = train_on_words(map(words_of, shards), (words, size), config.vocab_size, config.min_frequency, _teller(config, ctx))
+    except CorpusTooSmallError as error:
+        raise StageError(
+            str(error),
+            where=f"train_tokenizer.vocab_size = {config.vocab_size}",
+            do=f"Set train_tokenizer.vocab_size to at most {error.reachable}, or give the crawl more text{_or_rare_words(rare, config)}.",
+        ) from None
+    save(tokenizer, out)
+    return Outcome(
+        rows=config.vocab_size,
+        summary={
+            "vocab_size": config.vocab_size,
+            "train_documents": documents,
+            "train_bytes": train_bytes,
+            "available_bytes": available_bytes,
+            "different_words": different,
+            "rare_words": rare,
+            **write_report(load_plain(out / "tokenizer.json"), files, out / REPORT, baseline),
+        },
+        identity=IDENTITY,
+    )
+
+
+def _counted(files: Sequence[Path], limit: int, ctx: Context) -> tuple[int, int, int, list[Shard[CountedFile]]]:
+    """Returns documents and bytes to train on, bytes in all, and the counted words. Texts that hardly exceed the limit are read once."""
+    import numpy as np
+    import pyarrow.parquet as pq
+
+    from stages.tokens.train_tokenizer.word_tables import count_words
+
+    def total(shards: Sequence[Shard[CountedFile]]) -> tuple[int, int]:
+        return sum(shard.result["documents"] for shard in shards), sum(shard.result["size"] for shard in shards)
+
+    if sum(_text_size(pq.read_metadata(file)) for file in files) <= limit:  # a guess: equal texts are written once
+        shards = count_words(files, [None] * len(files), "all words", ctx)
+        documents, size = total(shards)
+        if size <= limit:
+            return documents, size, size, shards
+    chosen, size, available = _sample(files, limit, ctx.seed)
+    masks = [ctx.scratch / f"chosen-{number}.npy" for number in range(len(chosen))]
+    for path, mask in zip(masks, chosen, strict=True):
+        np.save(path, mask)
+    shards = count_words(files[: len(masks)], masks, "words of the sample", ctx)
+    return total(shards)[0], size, available, shards
+
+
+def _text_size(metadata: pq.FileMetaData) -> int:
+    """Returns the bytes of the column text in a Parquet file before compression, from its footer."""
+    column = metadata.schema.names.index("text")
+    return sum(int(metadata.row_group(n).column(column).total_uncompressed_size) for n in range(metadata.num_row_groups))
+
+
+def _check_memory(words: int, size: int, config: TrainTokenizer, ctx: Context) -> None:
+    """Refuses more words than the memory allows.
+
+    Raises:
+        StageError: The memory is too small.
+    """
+    from stages.tokens.train_tokenizer.merge_learner import learner_bytes
+
+    needed, given = learner_bytes(words, size, config.vocab_size), ctx.runtime.tokenizer_memory_bytes
+    if needed > given:
+        raise StageError(
+            f"Learning the merges from {words:,} different words with {size:,} bytes takes {needed:,} bytes of memory.",
+            where=f"runtime.tokenizer_memory_bytes = {given}",
+            do=f"Set it to at least {needed} if the machine has them, or make train_tokenizer.max_train_bytes ({config.max_train_bytes}) "
+            f"smaller, or train_tokenizer.min_word_count ({config.min_word_count}) larger.",
+        )
+
+
+def _or_rare_words(rare: int, config: TrainTokenizer) -> str:
+    """Returns the advice to keep rare words, if some were left out. rare: their number."""
+    return f", or set train_tokenizer.min_word_count ({config.min_word_count}) lower: it left out {rare:,} different words" if rare else ""
+
+
+def _teller(config: TrainTokenizer, ctx: Context) -> Callable[[int], None]:
+    """Returns the function that reports the number of tokens and the time left, at most twice a second."""
+    began = last_s = time.monotonic()
+
+    def tell(tokens: int) -> None:
+        nonlocal last_s
+        if (now := time.monotonic()) - last_s >= LOOK_S:
+            last_s = now
+            left = round((now - began) * (config.vocab_size - tokens) / tokens)
+            ctx.progress(tokens, config.vocab_size, "tokens", f"learning merges: at most {left // 60}:{left % 60:02d} left")
+
+    return tell
+
+
+def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+    """Imports a user's tokenizer, with Loam's tokenizer_config.json. tokenizer.json is unchanged unless it lacks something.
+
+    Returns:
+        The outcome. Its rows are the ids of the vocabulary.
+
+    Raises:
+        RecipeError: When tokenizer.json is missing, or when the pipeline cannot use the tokenizer.
+    """
+    from stages.examples.items.chat import ChatTokens
+    from stages.record.run.confined import ConfinedError, confined
+    from stages.tokens.tokenizer.bpe import write_config
+    from stages.tokens.train_tokenizer import tokenizer_check
+
+    found = {file.name: Path(file.uri) for file in files}
+    if "tokenizer.json" not in found:
+        raise RecipeError("There is no tokenizer.json.", where=files[0].uri, do="Save the tokenizer as a fast one of Hugging Face.")
+    try:
+        judged = confined(tokenizer_check.judge_files, *(str(found.get(name, "")) for name in IMPORTABLE), dict(ctx.mapping))
+        faults, do = judged["faults"], judged["do"]
+    except ConfinedError as error:
+        faults, do = [f"It {error}."], ""
+    if faults:
+        raise RecipeError(
+            "The pipeline cannot use this tokenizer:" + "".join(f"\n  - {fault}" for fault in faults),
+            where=str(found["tokenizer.json"]),
+            do=do or f"{SNIPPET} Then import it again.",
+        )
+    mended: str = judged["text"]
+    (out / "tokenizer.json").write_bytes(mended.encode() if mended else found["tokenizer.json"].read_bytes())
+    write_config(out, ChatTokens(**judged["tokens"]))
+    changes = {"changes": " ".join(judged["changes"])} if judged["changes"] else {}
+    return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"], **changes})
+
+
+def _sample(files: Sequence[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
+    """Returns (per file a mask of the documents to train on, their bytes, the available bytes)."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    from stages.corpus.text.hash_sampling import hash_values, key_bytes, lowest
+    from stages.record.tables.parquet import count_rows, read_batches
+
+    numbers, sizes, counts = [], [], []
+    for path in files:
+        counts.append(count_rows(path))
+        for batch in read_batches(path, ["doc_id", "text"]):
+            numbers.append(hash_values(seed, "tokenizer sample", key_bytes(batch.column("doc_id").storage)))
+            sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
+    if not numbers:
+        return [], 0, 0
+    size = np.concatenate(sizes)
+    available = int(size.sum())
+    chosen = np.ones(size.size, dtype=bool) if available <= limit else lowest(np.concatenate(numbers), size, limit)
+    return np.split(chosen, np.cumsum(counts)[:-1]), int(size[chosen].sum()), available
+
+
+STAGE = Stage(
+    name="train_tokenizer",
+    config=TrainTokenizer,
+    run=run,
+    inputs={"documents": "decontaminate"},
+    summary={
+        "vocab_size": "tokens of the vocabulary",
+        "bytes_per_token": "bytes of text per token",
+        "tokens_per_word": "tokens per word between white space",
+        "baseline_bytes_per_token": "bytes of text per token of the baseline",
+        "baseline_tokens_per_word": "tokens of the baseline per word between white space",
+        "unused_tokens": "tokens that the measured texts do not have",
+    },
+    output="tokenizer",
+    unit="vocabulary entries",
+    section=report_section,
+    does="byte-level BPE with chat tokens and template",
+    versions=(
+        "first version",
+        "imports: without bos where the tokenizer has none, one token for padding and the end as given, within the rows of the model's config.json",
+    ),
+    distributions=("tokenizers", "numpy", "numba", "pyarrow"),
+    importer=Importer(IMPORTABLE, import_files, maps=TOKEN_ROLES),
+)

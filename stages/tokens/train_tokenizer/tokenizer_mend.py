@@ -1,0 +1,237 @@
+"""Adds to an imported tokenizer what the pipeline needs and what it lacks: special tokens, post-processor, chat template.
+
+Guarantee: ids that the tokenizer has keep their text; new tokens follow them, and beside a model only into rows of its embedding that no
+token has. A tokenizer without bos stays without. Every change is a sentence for the user. A tokenizer that lacks nothing is not changed.
+Cost: milliseconds beside the load of the tokenizer. Call it in a confined process, as tokenizer_check.py does.
+Source: TemplateProcessing and AddedToken of Hugging Face tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from stages.examples.items.chat import LLAMA3, TOKEN_ROLES, ChatTokens, render
+from stages.tokens.tokenizer.bpe import chat_format
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+    from tokenizers import Tokenizer
+
+BETWEEN = ("\n\n", "\n", "")
+"""Texts between header and message, the first that fits: a tokenizer may join Llama 3's two line breaks with the words after them."""
+MAY_SHARE = frozenset({"bos", "eos", "end_of_turn", "pad"})
+"""Roles that may have one token, as <|endoftext|> begins and ends texts and fills sequences in GPT-2. Where padding is, lengths tell."""
+BEGINS = frozenset({"bos", "start_header"})
+"""Roles that may have one token too: in Llama 2's chats, <s> begins every turn. Others must be told apart in a sequence."""
+DIFFERENT = len(TOKEN_ROLES) - len(MAY_SHARE | BEGINS) + 2
+"""Number of different special tokens that the roles need at least."""
+NO_CHATS = (
+    "It has no tokens for the headers of chats, and the model beside it has no row for new ones, so sft, dpo and evaluate.chat cannot use it. "
+    "To use it with chats, map start_header (which may be bos) and end_header (such as a token for unknown text). "
+    "To train a new model instead, import tokenizer.json and tokenizer_config.json without config.json."
+)
+CHATML = {"start_header": "<|im_start|>", "end_of_turn": "<|im_end|>"}
+"""Role -> token that many published chat models have for it, such as Qwen3."""
+PROBE = (
+    {"role": "system", "content": " Be brief. "},
+    {"role": "user", "content": "What does textwrap.dedent do?\n"},
+    {"role": "assistant", "content": "\tRemove common leading white space.\n\n  1 2"},
+    *({"role": "user", "content": content} for content in ("éa 漢 …", "漢字", "1 2", ".5, _x", "(a)", "-", "…")),
+)
+
+
+@dataclass(frozen=True)
+class MendedTokenizer:
+    """A tokenizer with everything that the pipeline needs.
+
+    Attributes:
+        text: The content of tokenizer.json.
+        tokens: Its special tokens.
+        size: Number of ids.
+        changes: What was chosen or added, one sentence each; empty if it is the given tokenizer with Llama 3's names.
+    """
+
+    text: str
+    tokens: ChatTokens
+    size: int
+    changes: tuple[str, ...] = ()
+
+
+def choose_tokens(
+    tokenizer: Tokenizer, settings: Mapping[str, JsonValue], mapping: Mapping[str, str], rows: int | None = None
+) -> tuple[ChatTokens, list[str]]:
+    """Returns the special tokens, and what is wrong with the mapping, one sentence each.
+
+    A role gets the token that the mapping gives; else Llama 3's name if the tokenizer has it; else the token of tokenizer_config.json, or
+    ChatML's; else Llama 3's name, which is added. bos has no token if the tokenizer puts nothing before a text and has none, and it comes with a
+    model or its settings name eos alone. What would be added beyond the rows of a model is not: pad and end_of_turn are then eos, and
+    the headers have no token.
+
+    Args:
+        tokenizer: The tokenizer.
+        settings: Content of tokenizer_config.json.
+        mapping: Role -> token.
+        rows: Rows of the embedding of the model that comes with the tokenizer; None if it comes without one.
+    """
+    faults = [
+        f"It has no token {token!r}, to which {role} is mapped." for role, token in mapping.items() if tokenizer.token_to_id(token) is None
+    ]
+    chosen: dict[str, str] = dict(mapping)
+    if "bos" not in chosen and _is_without_bos(tokenizer, settings, rows is not None):
+        chosen["bos"] = ""
+    for role, name in LLAMA3.by_role().items():
+        stated = _stated(settings.get(f"{role}_token")) or CHATML.get(role, "")
+        free = all(_may_share(role, other) for other, token in chosen.items() if token == stated)
+        has_own = tokenizer.token_to_id(name) is None and stated and tokenizer.token_to_id(stated) is not None
+        chosen.setdefault(role, stated if has_own and free else name)
+    if rows is not None and not faults:
+        faults += _keep_within(rows, tokenizer, chosen, mapping)
+    tokens = ChatTokens(**chosen)
+    owners: dict[str, list[str]] = {}
+    for role, token in tokens.by_role().items():
+        if other := next((one for one in owners.get(token, ()) if not _may_share(role, one)), ""):
+            faults.append(f"{other} and {role} are both {token!r}, but a sequence needs two tokens: map one of them to another token.")
+        owners.setdefault(token, []).append(role)
+    return tokens, faults
+
+
+def _may_share(role: str, other: str) -> bool:
+    """Returns whether two roles may have one token."""
+    return {role, other} <= MAY_SHARE or {role, other} == BEGINS
+
+
+def _is_without_bos(tokenizer: Tokenizer, settings: Mapping[str, JsonValue], beside_model: bool) -> bool:
+    """Returns whether the texts of a tokenizer have no bos, as those of Qwen3. A bare tokenizer.json alone does not say so."""
+    known = {_stated(settings.get("bos_token")), LLAMA3.bos} - {""}
+    has_one = any(tokenizer.token_to_id(token) is not None for token in known)
+    return not has_one and _begins_bare(tokenizer) and (beside_model or bool(_stated(settings.get("eos_token"))))
+
+
+def _begins_bare(tokenizer: Tokenizer) -> bool:
+    """Returns whether a tokenizer puts nothing before a text."""
+    plain = list(tokenizer.encode("text", add_special_tokens=False).ids)
+    return list(tokenizer.encode("text").ids)[: len(plain)] == plain
+
+
+def _keep_within(rows: int, tokenizer: Tokenizer, chosen: dict[str, str], mapping: Mapping[str, str]) -> list[str]:
+    """Takes from roles the tokens for which a model has no row, one kind after the other until the rest fits.
+
+    Returns:
+        A sentence if the rest does not fit.
+    """
+
+    def missing() -> dict[str, str]:
+        return {role: token for role, token in chosen.items() if token and tokenizer.token_to_id(token) is None}
+
+    def too_many() -> bool:
+        return len(set(missing().values())) > max(rows - tokenizer.get_vocab_size(), 0)
+
+    headers = {"start_header": "", "end_header": ""}
+    substitutes: tuple[dict[str, str], ...] = ({"pad": chosen["eos"]}, {"end_of_turn": chosen["eos"]}, headers)
+    for instead in substitutes:
+        if too_many() and missing().keys() & instead.keys() and not (instead is headers and mapping.keys() & headers):
+            chosen |= instead
+    if not too_many():
+        return []
+    roles = " and ".join(missing())
+    return [
+        f"It has no token for {roles}, and the model beside it has {rows:,} rows for its {tokenizer.get_vocab_size():,} ids: map {roles} to "
+        "tokens that it has."
+    ]
+
+
+def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens, rows: int | None = None) -> MendedTokenizer:
+    """Returns the tokenizer with its special tokens marked as special, a post-processor and a chat format that fits.
+
+    Args:
+        tokenizer: The tokenizer; it is changed.
+        text: The content of the tokenizer.json that it was loaded from.
+        tokens: Its special tokens; those that it lacks are added.
+        rows: See `choose_tokens`.
+    """
+    from tokenizers import AddedToken, processors
+
+    before, changes = tokenizer.get_vocab_size(), []
+    names = list(dict.fromkeys(tokens.by_role().values()))
+    missing = [name for name in names if tokenizer.token_to_id(name) is None]
+    special = special_tokens(tokenizer)
+    if unmarked := [name for name in names if name not in special]:
+        tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in unmarked])
+    if missing:
+        grown = f"Added the special tokens {', '.join(missing)}: the vocabulary grows from {before:,} to {tokenizer.get_vocab_size():,}."
+        changes.append(f"{grown} {_in_a_model(before, len(special), rows)}")
+    if marked := [name for name in unmarked if name not in missing]:
+        changes.append(f"Marked {', '.join(marked)} as special.")
+    begin = [tokens.bos] if tokens.bos else []
+    first = [tokenizer.token_to_id(token) for token in begin]
+    if list(tokenizer.encode("text").ids) != [*first, *tokenizer.encode("text", add_special_tokens=False).ids]:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*begin, "$A"], pair=[*begin, "$A", *begin, "$B"], special_tokens=[*zip(begin, first, strict=True)]
+        )
+        changes.append(f"Replaced the post-processor: it puts {tokens.bos or 'nothing'} before a text.")
+    if changes:
+        text = str(tokenizer.to_str())
+    if tokens.can_chat:
+        tokens = replace(tokens, after_header=_between(tokenizer, tokens))
+    else:
+        changes.append(NO_CHATS)
+    if tokens != LLAMA3:
+        used = (f"{role} = {tokens.by_role().get(role, 'no token')}" for role in TOKEN_ROLES)
+        changes.insert(0, f"Uses {', '.join(used)}.")
+    if tokens.after_header != LLAMA3.after_header:
+        changes.append(
+            f"The chat format has {tokens.after_header!r} after a header: this tokenizer joins line breaks with the words after them."
+        )
+    return MendedTokenizer(text, tokens, tokenizer.get_vocab_size(), tuple(changes))
+
+
+def special_tokens(tokenizer: Tokenizer) -> list[str]:
+    """Returns the tokens that a tokenizer marks as special, in the order of their ids."""
+    return [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
+
+
+def _in_a_model(before: int, special: int, rows: int | None) -> str:
+    """Returns how a trained model can be used whose tokenizer had `before` ids, `special` of them special, before some were added."""
+    if rows is not None:
+        return (
+            f"The model beside it has {rows:,} rows; those of the new ids belong to no token yet, and only training gives them a meaning."
+        )
+    trained = f"A model that was trained with this tokenizer has {before:,}"
+    if special >= DIFFERENT:
+        return (
+            f"{trained}, or more rows; to use it, import the tokenizer from its folder, or map each role to a token that the tokenizer has."
+        )
+    return (
+        f"{trained} and cannot be continued with chats: they need {DIFFERENT} different special tokens, and the tokenizer has {special:,}. "
+        "Pretrain a new model, which has the grown vocabulary."
+    )
+
+
+def whole_chat(tokens: ChatTokens) -> str:
+    """Returns the probe chat as the chat template renders it. tokens: they can chat."""
+    messages = (
+        f"{tokens.start_header}{m['role']}{tokens.end_header}{tokens.after_header}{m['content'].strip()}{tokens.end_of_turn}" for m in PROBE
+    )
+    return tokens.bos + "".join(messages)
+
+
+def renders_alike(tokenizer: Tokenizer, tokens: ChatTokens) -> bool:
+    """Returns whether a chat has the same ids as a whole and message by message."""
+    whole = list(tokenizer.encode(whole_chat(tokens), add_special_tokens=False).ids)
+    tokenizer.encode_special_tokens = True
+    parts = render(PROBE, chat_format(tokenizer, tokens))[0]
+    tokenizer.encode_special_tokens = False
+    return whole == parts
+
+
+def _between(tokenizer: Tokenizer, tokens: ChatTokens) -> str:
+    """Returns the first text between header and message with which a chat renders alike; Llama 3's if none does."""
+    return next((one for one in BETWEEN if renders_alike(tokenizer, replace(tokens, after_header=one))), LLAMA3.after_header)
+
+
+def _stated(value: JsonValue) -> str:
+    """Returns the token that an entry of tokenizer_config.json names; empty without one."""
+    token = value.get("content") if isinstance(value, dict) else value
+    return token if isinstance(token, str) else ""

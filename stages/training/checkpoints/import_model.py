@@ -1,0 +1,312 @@
+"""Imports a Hugging Face model folder as a checkpoint: Llama, with QK-norm Qwen3, with short convolutions LFM2.
+
+Guarantee: the import is the inverse of training/checkpoints/convert.py. Every weight is renamed and converted to fp32, and no weight is changed.
+Features that our decoder does not have (biases, scalings of RoPE other than llama3, sliding windows, quantised weights) are refused by name,
+and so are a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are
+checked before anything of that size is allocated.
+Cost: reads the weights once, some rows at a time; 4 bytes per parameter on disk, about SHARD_BYTES of memory.
+Source: config.json of transformers 4 and 5. The supported architectures are those that export writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from stages.training.checkpoints import checkpoint
+from stages.training.checkpoints.convert import hugging_face_name
+from stages.training.model import flops
+from stages.training.model.config import CONV_TAPS, ModelConfig, RopeScaling, write_model_config
+from stages.training.model.llama import parameter_shapes
+
+SHARD_BYTES = 2 << 30
+ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True, "Lfm2ForCausalLM": True}  # whether it has QK-norm
+LFM2 = "Lfm2ForCausalLM"
+MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
+    "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
+    "partial_rotary_factor": (1.0,), "original_max_position_embeddings": (None,), "auto_map": (None,),
+    "conv_L_cache": (CONV_TAPS,), "conv_bias": (False,), "block_auto_adjust_ff_dim": (False,),
+    "block_ff_dim": (None,), "tie_embedding": (None,),  # of an LFM2: other names, which win over the usual ones
+}  # fmt: skip
+"""Settings of config.json -> the only values that our decoder supports. Each setting may be absent."""
+NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+LFM2_NEEDED = (
+    "norm_eps",
+    "layer_types",
+    "num_key_value_heads",
+    "tie_word_embeddings",
+    "conv_L_cache",
+    "block_auto_adjust_ff_dim",
+)
+"""What else an LFM2 must have: transformers' defaults of these are of one published model."""
+LAYER_TYPES = {True: ("full_attention", "conv"), False: ("full_attention",)}
+"""Whether the model is an LFM2 -> kinds of its layers."""
+ROPE_TYPES = {"default": (), "llama3": tuple(RopeScaling.model_fields)}
+"""rope_type -> the numbers that it has beside rope_theta."""
+QWEN3_HEAD_DIM = 128  # transformers' default where config.json of a Qwen3 has no head_dim
+DTYPES = ("F32", "BF16", "F16")
+MAX_SIZE = 1 << 31  # of any dimension: a product of two still fits in 64 bits
+MAX_DEPTH = 4096
+MAX_CONFIG_BYTES = 16 << 20
+
+
+class TensorSlice(Protocol):
+    """A tensor in an open safetensors file. Indexing it reads only those elements."""
+
+    def get_shape(self) -> list[int]:
+        """Returns the shape."""
+
+    def get_dtype(self) -> str:
+        """Returns the dtype by safetensors' name, such as "BF16"."""
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Returns rows of the tensor."""
+
+
+class TensorFile(Protocol):
+    """An open safetensors file."""
+
+    def get_slice(self, name: str) -> TensorSlice:
+        """Returns a tensor without reading its values."""
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Returns a whole tensor."""
+
+
+class ImportedModelError(ValueError):
+    """A model folder that our decoder cannot represent. The message is a full sentence for the user."""
+
+
+def import_checkpoint(config: Path, weights: Sequence[Path], out: Path) -> dict[str, int]:
+    """Writes checkpoint/ and model.json into `out`.
+
+    Args:
+        config: Path of config.json.
+        weights: Paths of the model's safetensors files.
+        out: Folder of the artifact.
+
+    Returns:
+        {"parameters": their number, "vocab_size": entries of the vocabulary}.
+
+    Raises:
+        ImportedModelError: Our decoder cannot represent the model, or its files cannot be read.
+    """
+    shape = read_shape(config)
+    try:
+        _write_weights(shape, weights, out)
+    except SafetensorError as error:
+        raise ImportedModelError(f"The weights cannot be read: {_shown(error)}.") from None
+    write_model_config(shape, out / "model.json")
+    return {"parameters": flops.parameter_count(shape), "vocab_size": shape.vocab_size}
+
+
+def _write_weights(shape: ModelConfig, weights: Sequence[Path], out: Path) -> None:
+    with ExitStack() as stack:
+        held = _open(weights, stack)
+        if shape.num_hidden_layers > len(held):  # before any layer is allocated
+            raise ImportedModelError(
+                f"config.json has {shape.num_hidden_layers:,} layers, but the safetensors files hold {len(held):,} tensors."
+            )
+        names = parameter_shapes(shape)
+        _refuse_other_tensors(held, names, shape)
+
+        def value(name: str, begin: int, end: int) -> Tensor:
+            theirs = hugging_face_name(name, shape)
+            return _flat(held[theirs].get_slice(theirs), names[name], begin, end, theirs)
+
+        checkpoint.write_fresh(out / "checkpoint", names, value, SHARD_BYTES)
+
+
+def read_shape(path: Path) -> ModelConfig:
+    """Returns the shape in a transformers config.json.
+
+    Raises:
+        ImportedModelError: Our decoder does not support a setting; the message names it.
+    """
+    config = _config(path)
+    architecture = _architecture(config.get("architectures"), config.get("model_type"))
+    if architecture not in ARCHITECTURES:
+        raise ImportedModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
+    lfm2 = architecture == LFM2
+    missing = [name for name in (*NEEDED, *(LFM2_NEEDED if lfm2 else ())) if name not in config]
+    if missing:
+        raise ImportedModelError(f"config.json has no {missing[0]}.")
+    for name in (*NEEDED, "num_key_value_heads", "head_dim"):
+        limit = MAX_DEPTH if name == "num_hidden_layers" else MAX_SIZE
+        given = config.get(name)
+        if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
+            raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
+    theta, scaling = _rope(config)
+    if theta is None and lfm2:
+        raise ImportedModelError("config.json has no rope_theta.")
+    theta = 10_000.0 if theta is None else theta
+    epsilon = "norm_eps" if lfm2 else "rms_norm_eps"
+    for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), (epsilon, config.get(epsilon, 1e-6), 1e-30, 0.1)):
+        if type(number) not in (int, float) or not low <= number <= high:
+            raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
+    tied = config.get("tie_word_embeddings", False)
+    if not isinstance(tied, bool):
+        raise ImportedModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
+    for name, allowed in MUST_BE.items():
+        if name in config and config[name] not in allowed:
+            raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
+    layers: Any = config.get("layer_types")
+    known = LAYER_TYPES[lfm2]
+    if (lfm2 or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
+        raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; a layer of Loam's decoder has {' or '.join(known)}.")
+    named = len(layers or ())
+    convolved = [number for number, kind in enumerate(layers or ()) if kind == "conv"]
+    if lfm2 and not (convolved and named == config["num_hidden_layers"]):
+        raise ImportedModelError(
+            f"Its {named} layer_types must be those of its {config['num_hidden_layers']} layers, with a conv among them."
+        )
+    if lfm2 and len(convolved) == named:
+        raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
+    qk_norm = ARCHITECTURES[architecture]
+    try:
+        return ModelConfig.model_validate({
+            **{name: config[name] for name in NEEDED},
+            "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
+            "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if qk_norm and not lfm2 else None), "rope_theta": float(theta), "rope_scaling": scaling,
+            "rms_norm_eps": float(config.get(epsilon, 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
+            "conv_layers": convolved,
+        })  # fmt: skip
+    except ValidationError as error:
+        raise ImportedModelError(_fault(error)) from None
+
+
+def _rope(config: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
+    """Returns (rope_theta; None if it is not given, the fields of RopeScaling; None without scaling). Their values are not checked yet.
+
+    transformers 5 writes rope_parameters with rope_theta in it; transformers 4 writes rope_theta and, for a scaled model, rope_scaling.
+
+    Raises:
+        ImportedModelError: Our decoder does not have this scaling, a number of it is missing, or two values contradict each other.
+    """
+    given = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) not in (None, {})]
+    if len(given) > 1:
+        raise ImportedModelError("config.json has rope_parameters and rope_scaling; leave the one out that the model was not trained with.")
+    (name, rope) = (given[0], config[given[0]]) if given else ("rope_parameters", {})
+    if not isinstance(rope, dict):
+        raise ImportedModelError(f"Its {name} is {_shown(rope)}; it must be a mapping.")
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in tuple(ROPE_TYPES):
+        raise ImportedModelError(f"Its rope_type is {_shown(kind)}; Loam's decoder has {' or '.join(ROPE_TYPES)}.")
+    numbers = ROPE_TYPES[kind]
+    unknown = sorted(set(rope) - {"rope_theta", "rope_type", "type", "partial_rotary_factor", *numbers})
+    if unknown:
+        raise ImportedModelError(f"Its {name} has {_shown(unknown[0])}, which the rope_type {kind} does not have.")
+    for key in numbers:
+        if type(rope.get(key)) not in (int, float):
+            raise ImportedModelError(f"The {key} in its {name} is {_shown(rope.get(key))}; the rope_type {kind} needs a number.")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ImportedModelError(f"Its partial_rotary_factor is {_shown(rope['partial_rotary_factor'])}; Loam's decoder has 1.0.")
+    thetas = [holder["rope_theta"] for holder in (rope, config) if holder.get("rope_theta") is not None]
+    if len(thetas) > 1 and thetas[0] != thetas[1]:
+        raise ImportedModelError(f"Its rope_theta is {_shown(thetas[1])}, and {_shown(thetas[0])} in {name}; leave one of them out.")
+    return (thetas or [None])[0], {key: rope[key] for key in numbers} or None
+
+
+def _fault(error: ValidationError) -> str:
+    """Returns the first fault of a shape as a sentence. A fault of one field names the field."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ").removesuffix(".")
+    if not first["loc"]:
+        return f"{message}."
+    return f"Its {'.'.join(map(str, first['loc']))} is {_shown(first['input'])}. {message}."
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ImportedModelError(f"config.json has {path.stat().st_size:,} bytes.")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ImportedModelError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ImportedModelError(f"config.json is not JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise ImportedModelError("config.json is not a JSON object.")
+    return config
+
+
+def _architecture(given: Any, model_type: Any) -> str:
+    """Returns the architecture that config.json names as `architectures` or `model_type`, as text."""
+    named = given[0] if isinstance(given, list) and given else given or model_type
+    return named if isinstance(named, str) else json.dumps(named)[:80]
+
+
+def _shown(value: Any, form: Callable[[Any], str] = str) -> str:
+    """Returns a value of an imported file as text of at most 80 characters, for a message."""
+    text = form(value) if not isinstance(value, int) or value.bit_length() < 256 else "a number of more than 70 digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _open(weights: Sequence[Path], stack: ExitStack) -> dict[str, TensorFile]:
+    """Returns tensor name -> the open file that contains it.
+
+    Raises:
+        ImportedModelError: A file cannot be read, or a tensor is in two files.
+    """
+    held: dict[str, TensorFile] = {}
+    for path in weights:
+        try:
+            file = stack.enter_context(safe_open(path, "pt"))
+            names = list(file.keys())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ImportedModelError(f"{path.name} is not a safetensors file: {_shown(error)}.") from None
+        for name in names:
+            if name in held:
+                raise ImportedModelError(f"The tensor {_shown(name)} is in two files, {path.name} among them.")
+            held[name] = file
+    return held
+
+
+def _refuse_other_tensors(held: Mapping[str, TensorFile], names: Mapping[str, list[int]], shape: ModelConfig) -> None:
+    wanted = {hugging_face_name(name, shape): size for name, size in names.items()}
+    missing = [name for name in wanted if name not in held]
+    if missing:
+        raise ImportedModelError(f"{_some(missing)} missing in the safetensors files.")
+    head = hugging_face_name("head.weight", shape)
+    derived = {head} if shape.tie_word_embeddings else set()
+    unknown = sorted(name for name in held if name not in wanted and name not in derived and not name.endswith("rotary_emb.inv_freq"))
+    if unknown:
+        raise ImportedModelError(f"{_some(unknown)} not part of Loam's decoder.")
+    for name, size in wanted.items():
+        found = held[name].get_slice(name)
+        if found.get_shape() != size:
+            raise ImportedModelError(f"{name} has the shape {found.get_shape()}, but config.json makes it {size}.")
+        if found.get_dtype() not in DTYPES:
+            raise ImportedModelError(f"{name} is {found.get_dtype()}; the weights must be one of {', '.join(DTYPES)}.")
+    embedding = hugging_face_name("embedding.weight", shape)
+    if shape.tie_word_embeddings and head in held and held[head].get_slice(head).get_shape() != wanted[embedding]:
+        raise ImportedModelError(f"config.json ties the embeddings, but {head} has another shape than {embedding}.")
+    if shape.tie_word_embeddings and head in held and not torch.equal(held[head].get_tensor(head), held[embedding].get_tensor(embedding)):
+        raise ImportedModelError(f"config.json ties the embeddings, but {head} differs from {embedding}.")
+
+
+def _flat(stored: TensorSlice, shape: Sequence[int], begin: int, end: int, name: str) -> Tensor:
+    """Returns elements begin to end of the flattened tensor, in fp32. It reads only the rows that contain them.
+
+    Raises:
+        ImportedModelError: An element is not finite.
+    """
+    per_row = torch.Size(shape[1:]).numel()
+    first, last = begin // per_row, -(-end // per_row)
+    found = stored[first:last].flatten()[begin - first * per_row : end - first * per_row].float()
+    if not bool(torch.isfinite(found).all()):
+        raise ImportedModelError(f"{name} holds values that are not finite.")
+    return found
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = [_shown(name) for name in names]
+    return f"The tensor {listed[0]} is" if len(listed) == 1 else f"{len(listed)} tensors ({', '.join(listed[:3])} …) are"

@@ -1,0 +1,1 @@
+"""Sequences, pairs and their order."""

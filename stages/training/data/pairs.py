@@ -1,0 +1,229 @@
+"""Encodes conversations and preference pairs as sequences of tokens, for sft, reference and dpo.
+
+Guarantee: the same records and the same `render` give the same sequences in the same order. Therefore the stored log-probabilities of the
+reference model belong to the right pairs in dpo. A record that is longer than the context is left out as a whole and counted.
+The module does not import torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Generic, TypedDict, TypeVar
+from uuid import UUID
+
+import numpy as np
+
+from stages.training.data.reader import SequenceFiles, write_sequence_files
+
+Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
+"""messages -> (ids, mask). Mask 1 = train on predicting this token."""
+
+
+class TuningRecord(TypedDict):
+    """The columns that conversations and preference pairs share."""
+
+    doc_id: UUID
+    source: str
+    split: str
+
+
+class ConversationRecord(TuningRecord):
+    """A row of conversations.parquet. messages: JSON, a list of {"role", "content"}."""
+
+    messages: str
+
+
+class PreferenceRecord(TuningRecord):
+    """A row of preferences.parquet. prompt: JSON, a list of messages. chosen and rejected: the two answers."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+class SequenceSegment(TypedDict):
+    """A row of the side table sequence_spans: a segment of a training sequence. start and length are in tokens."""
+
+    part: str
+    sequence: int
+    segment: int
+    doc_id: UUID
+    source: str
+    shard: int
+    start: int
+    length: int
+
+
+Record = TypeVar("Record", bound=TuningRecord)
+
+
+Item = tuple[np.ndarray, np.ndarray]
+
+
+class ExampleReason(StrEnum):
+    """The reason why training leaves out a conversation or a preference pair."""
+
+    TOO_LONG = "too_long"
+    """It has more tokens than the model's context."""
+    HELD_OUT_DOCUMENT = "held_out_document"
+    """It quotes a document that is held out from pretraining."""
+    NOTHING_TRAINED = "nothing_trained"
+    """No assistant turn is left to train on."""
+    BEYOND_MAX_PAIRS = "beyond_max_pairs"
+    """The recipe's max_pairs was reached."""
+
+
+@dataclass(frozen=True)
+class Encoded(Generic[Record]):
+    """Encoded records.
+
+    Attributes:
+        records: The records that are trained, in input order.
+        items: Their (ids, mask): one per conversation, two per pair.
+        dropped: (record, reason) of the records left out.
+        too_long: Tokens of each record that was left out because it is longer than the context.
+    """
+
+    records: list[Record]
+    items: list[Item]
+    dropped: list[tuple[Record, ExampleReason]]
+    too_long: list[int] = field(default_factory=list)
+
+    def reasons(self) -> dict[str, int]:
+        """Returns the number of records left out, by reason."""
+        counts: dict[str, int] = {}
+        for _, reason in self.dropped:
+            counts[reason] = counts.get(reason, 0) + 1
+        return counts
+
+
+def encode_conversations(
+    records: Iterable[ConversationRecord], render: Render, seq_len: int, quoting: Collection[UUID] = ()
+) -> Encoded[ConversationRecord]:
+    """Returns the encoded conversations, one item per conversation.
+
+    Args:
+        records: The conversations.
+        render: The chat format.
+        seq_len: Tokens of the context; a longer conversation is left out.
+        quoting: The doc_ids of conversations that quote a held-out document; they are left out.
+    """
+    out: Encoded[ConversationRecord] = Encoded([], [], [])
+    for record in records:
+        if record["doc_id"] in quoting:
+            out.dropped.append((record, ExampleReason.HELD_OUT_DOCUMENT))
+            continue
+        ids, mask = render(json.loads(record["messages"]))
+        reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
+        if reason:
+            out.dropped.append((record, reason))
+            if reason == ExampleReason.TOO_LONG:
+                out.too_long.append(len(ids))
+        else:
+            out.records.append(record)
+            out.items.append(_item(ids, mask))
+    return out
+
+
+def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: int) -> Encoded[PreferenceRecord]:
+    """Returns the encoded pairs, two items per pair: chosen, then rejected, each with the prompt before it.
+
+    Args:
+        records: The preference pairs.
+        render: The chat format.
+        seq_len: Tokens of the context; a pair is left out if one of its items is longer.
+    """
+    out: Encoded[PreferenceRecord] = Encoded([], [], [])
+    for record in records:
+        prompt = json.loads(record["prompt"])
+        both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
+        if (longest := max(len(ids) for ids, _ in both)) > seq_len:
+            out.dropped.append((record, ExampleReason.TOO_LONG))
+            out.too_long.append(longest)
+        else:
+            out.records.append(record)
+            out.items.extend(_item(ids, mask) for ids, mask in both)
+    return out
+
+
+def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:
+    """Returns how many records are longer than the context, and how many would be at longer contexts; empty if none is.
+
+    Args:
+        what: What the records are, in the plural.
+        encoded: The encoded records.
+        seq_len: Tokens of the context.
+    """
+    total, found = len(encoded.records) + len(encoded.dropped), len(encoded.too_long)
+    if not found:
+        return ""
+    doubled, holds_all = 2 * seq_len, seq_len
+    while holds_all < max(encoded.too_long):
+        holds_all *= 2
+    left = sum(tokens > doubled for tokens in encoded.too_long)
+    twice = f"mix.seq_len={doubled} would leave out {left:,} ({left / total:.1%}), " if left else ""
+    return (
+        f"{found:,} of {total:,} {what} ({found / total:.1%}) are longer than the {seq_len:,} tokens of the model's context, which mix.seq_len "
+        f"sets: {twice}mix.seq_len={holds_all} none"
+    )
+
+
+def choose(records: Sequence[Record], limit: int | None) -> list[Record]:
+    """Returns at most `limit` records of each split by hash sampling: those with the smallest sha256 of the doc_id, in the given order."""
+    if limit is None:
+        return list(records)
+    drawn: dict[str, list[bytes]] = {}
+    digests = [hashlib.sha256(str(record["doc_id"]).encode()).digest() for record in records]
+    for record, digest in zip(records, digests, strict=True):
+        drawn.setdefault(record["split"], []).append(digest)
+    bound = {split: sorted(values)[min(limit, len(values)) - 1] for split, values in drawn.items()}
+    return [record for record, digest in zip(records, digests, strict=True) if digest <= bound[record["split"]]]
+
+
+def write_pair_sequences(
+    folder: Path, encoded: Encoded[PreferenceRecord], seq_len: int, pad_id: int, references: np.ndarray | None = None
+) -> SequenceFiles:
+    """Returns the paths of the files, after writing one sequence per pair.
+
+    A sequence is twice as long as the context. Its two segments do not attend to each other, and positions restart.
+
+    Args:
+        folder: Folder of the files.
+        encoded: The result of `encode_pairs`.
+        seq_len: Tokens of the context.
+        pad_id: Token id of padding.
+        references: float64 [pairs, 2] (chosen, rejected), log-probabilities under the reference model, or None.
+    """
+    sequence_of = np.repeat(np.arange(len(encoded.records)), 2)
+    return write_sequence_files(folder, encoded.items, sequence_of, 2 * seq_len, pad_id, references)
+
+
+def sequence_span_rows(part: str, encoded: Encoded[Record], sequence_of: np.ndarray) -> list[SequenceSegment]:
+    """Returns the rows of the sequence_spans side table: which record is in which sequence, one row per item.
+
+    Args:
+        part: Name of the part of the data, such as "train".
+        encoded: The encoded records; the items of one record are consecutive.
+        sequence_of: int64 [number of items], the sequence of each item.
+    """
+    per_record = len(encoded.items) // max(1, len(encoded.records))
+    segment_in_sequence: dict[int, int] = {}
+    starts = np.concatenate([[0], np.cumsum([len(encoded.items[i][0]) for i in np.argsort(sequence_of, kind="stable")])]).astype(np.int64)
+    place = np.argsort(np.argsort(sequence_of, kind="stable"), kind="stable")
+    rows: list[SequenceSegment] = []
+    for index, (ids, _) in enumerate(encoded.items):
+        sequence, record = int(sequence_of[index]), encoded.records[index // per_record]
+        segment = segment_in_sequence.get(sequence, 0)
+        segment_in_sequence[sequence] = segment + 1
+        rows.append({"part": part, "sequence": sequence, "segment": segment, "doc_id": record["doc_id"], "source": record["source"], "shard": 0,
+                     "start": int(starts[place[index]]), "length": len(ids)})  # fmt: skip
+    return rows
+
+
+def _item(ids: list[int], mask: list[int]) -> Item:
+    return np.array(ids, np.int64), np.array(mask, np.uint8)

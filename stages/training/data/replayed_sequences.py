@@ -1,0 +1,82 @@
+"""Adds sequences of the mixture to those of a fine-tuning, which then trains on both: replay.
+
+Guarantee: a stateless permutation of the seed draws each sequence at most once. Tokens, segments and labels of a replayed sequence are
+those of the mixture: the token files of the mixture follow the own one, and no mask covers them.
+Cost: about 60 bytes of memory per replayed segment at the peak, while the files are written (measured). On disk, 24 bytes per segment and 8 per
+sequence. No token is copied, except those of the chats if their ids have 16 bits and those of the mixture 32.
+Source: Ibrahim et al. 2024 (arXiv 2403.08763) replay a share of the earlier data while training goes on with other data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stages.training.data.order import keys_of, permute
+from stages.training.data.reader import SequenceFiles, SequenceReader
+
+OWN_FILES = 1
+"""Token files before those of the mixture: the shard of a replayed segment is its number in the mixture plus this."""
+
+
+def replayed_count(own: int, share: float) -> int:
+    """Returns how many sequences to add to `own` others, so that they are a share of all; rounded to the nearest number."""
+    return round(own * share / (1 - share))
+
+
+def draw_sequences(available: int, count: int, seed: int) -> np.ndarray:
+    """Returns `count` of the numbers below `available`, each at most once, in rising order: int64 [count]. count: at most `available`."""
+    return np.sort(permute(np.arange(count, dtype=np.int64), available, keys_of(f"loam replayed sequences {seed}")))
+
+
+def other_length(length: int, context: int, model: str, imported: bool, phases: bool) -> tuple[str, str]:
+    """Says why a mixture for another context than the model's is not replayed: (what is wrong, what to do).
+
+    Args:
+        length: Tokens of its longest sequences.
+        context: Tokens of the model's context.
+        model: What the message calls the model.
+        imported: Whether the recipe imports the mixture.
+        phases: Whether a phase of it has a seq_len of its own.
+    """
+    what = f"sft.replay cannot use the mixture: its sequences have {length} tokens, the context of {model} {context}."
+    if imported:
+        do = f"Import a mixture of {context} tokens per sequence"
+    elif phases:
+        do = f"Set mix.seq_len, and mix.phases[].seq_len of the phases with the longest sequences, to {context}"
+    else:
+        do = f"Set mix.seq_len to {context}"
+    return what, f"{do}, or set sft.replay to 0."
+
+
+def add_sequences(own: SequenceFiles, mixture: SequenceFiles, sequences: np.ndarray, folder: Path) -> SequenceFiles:
+    """Writes the segments of both sets of sequences into one pair of files. The replayed sequences get the next numbers, in the given order.
+
+    Args:
+        own: The sequences of the fine-tuning, in one token file with a mask.
+        mixture: The training sequences of the mixture.
+        sequences: int64, the numbers of those to add.
+        folder: Folder of the new files; created if missing.
+
+    Returns:
+        The paths of the files of both.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    first, second = SequenceReader(own), SequenceReader(mixture)
+    counts = second.offsets[sequences + 1] - second.offsets[sequences]
+    ends = np.cumsum(counts)
+    taken = np.repeat(second.offsets[sequences] - (ends - counts), counts) + np.arange(int(counts.sum()))
+    added = second.segments[taken] + np.array([OWN_FILES, 0, 0], np.int64)
+    np.save(folder / "segments.npy", np.concatenate([first.segments, added]))
+    np.save(folder / "sequences.npy", np.concatenate([first.offsets, len(first.segments) + ends]).astype(np.int64))
+    tokens = own.tokens
+    if own.dtype != mixture.dtype:  # the ids of chats may all be small
+        wider = folder / "tokens.bin"
+        np.fromfile(own.tokens[0], np.dtype(own.dtype).newbyteorder("<")).astype(np.dtype(mixture.dtype).newbyteorder("<")).tofile(wider)
+        tokens = (str(wider),)
+    return replace(
+        own, tokens=(*tokens, *mixture.tokens), dtype=mixture.dtype, masks=(*own.masks, *[""] * len(mixture.tokens)),
+        segments=str(folder / "segments.npy"), sequences=str(folder / "sequences.npy"),
+    )  # fmt: skip

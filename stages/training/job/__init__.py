@@ -1,0 +1,1 @@
+"""Settings of a training, and the job that the ranks get."""

@@ -1,0 +1,1 @@
+"""What a rank does: the training loop, its step, and forward passes without training."""

@@ -1,0 +1,88 @@
+"""Writes and reads the metrics file, which has no doubled steps after a kill, and converts losses to bits per byte.
+
+Guarantee: after `open_metrics(path, step)` the file contains exactly the lines of steps ≤ step. Therefore a killed and resumed run has the
+same curve as an uninterrupted run.
+The module does not import torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from stages.training.launch.events import flush_if_possible
+
+MetricLine = dict[str, Any]
+"""A line of the metrics file: name -> number. The step is an int; a value that was not finite is None."""
+
+
+SAMPLED = "sampled"
+"""The name of the token ids in a line of text samples."""
+
+
+@dataclass
+class MetricsFile:
+    """A file with one JSON line per step, evaluation or text samples: {"step", "tokens", "loss", …}. step counts finished steps, from 1."""
+
+    file: IO[bytes]
+
+    def write(self, step: int, values: Mapping[str, float | list[list[int]] | None]) -> None:
+        """Appends one line. On a full disk it stays in memory, as some kilobytes may, and is written with a later one or by `sync`."""
+        self.file.write((json.dumps({"step": step, **values}) + "\n").encode())
+        flush_if_possible(self.file)
+
+    def sync(self) -> None:
+        """Writes the file to disk. Another thread may call it."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def open_metrics(path: Path, step: int) -> MetricsFile:
+    """Returns the file, opened for appending after `step`; first removes the lines of later steps and an incomplete last line."""
+    kept = [line for line in read_metrics(path) if line["step"] <= step] if step else []
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+    os.replace(partial, path)
+    return MetricsFile(path.open("ab"))
+
+
+def read_metrics(path: Path) -> list[MetricLine]:
+    """Returns all complete lines, in order."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def finite(value: float) -> float | None:
+    """Returns the value as the metrics file has it: None if it is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def last_updates(lines: Sequence[MetricLine], updates: int) -> list[MetricLine]:
+    """Returns the lines of the last steps that contain `updates` steps with an update, or all lines of steps, in order."""
+    found: list[MetricLine] = []
+    for line in reversed(lines):
+        if updates == 0:
+            break
+        if "loss" in line:
+            found.append(line)
+            updates -= not line["skipped"]
+    return found[::-1]
+
+
+def bits_per_byte(nats_per_token: float, tokens: int, documents: int, bytes_: int) -> float:
+    """Returns bits per UTF-8 byte. The model predicts every token of a document except the first.
+
+    Args:
+        nats_per_token: Mean loss per predicted token.
+        tokens: Tokens of the documents.
+        documents: Number of documents.
+        bytes_: UTF-8 bytes of the documents.
+    """
+    return nats_per_token * (tokens - documents) / (math.log(2) * bytes_)

@@ -1,0 +1,114 @@
+"""What a step computed, and how well it used the machine: bits per byte, share of the peak FLOP/s (MFU), memory.
+
+Guarantee: nothing here changes a weight. Counts are exact sums over all ranks.
+Cost: one pass over the batches of a step, and one read of a small file.
+Source: MFU, appendix B of PaLM (arXiv 2204.02311); bits per byte of all targets, nanochat (nanochat/loss_eval.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from stages.record.processes import resident_bytes
+from stages.training.data.reader import Batch
+from stages.training.launch.events import EventWriter
+from stages.training.losses.loss import Loss
+from stages.training.measures.metrics import finite
+from stages.training.model import flops
+from stages.training.model.config import ModelConfig
+from stages.training.model.peak_flops import peak_flops
+from stages.training.zero.engine import Engine
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What batches hold: of one rank, or of all.
+
+    Attributes:
+        units: Units of the loss.
+        tokens: Tokens without padding.
+        attended: Pairs of a token and a token that it attends to.
+        bytes: UTF-8 bytes of the tokens that are labels; 0 if the job names no bytes of tokens.
+    """
+
+    units: float
+    tokens: float
+    attended: float
+    bytes: float
+
+
+def work_of(engine: Engine, loss: Loss, token_bytes: np.ndarray | None, batches: Sequence[Batch]) -> StepWork:
+    """Returns what the batches of all ranks hold. All ranks must call it. The sum is made on the host and waits for no device."""
+    own = [(loss.units(b), b.real_tokens, b.attended, 0 if token_bytes is None else b.target_bytes(token_bytes)) for b in batches]
+    return StepWork(*engine.reduce_on_host([float(sum(column)) for column in zip(*own, strict=True)]))
+
+
+def bits_per_byte(loss: Loss, value: float, metrics: Mapping[str, float], bytes_: float, trains: bool) -> dict[str, float | None]:
+    """Returns the metric bits_per_byte; nothing where the loss is no likelihood or no target has bytes.
+
+    Args:
+        loss: The loss.
+        value: Its value, summed over its units.
+        metrics: Its metrics, summed.
+        bytes_: Bytes of the targets.
+        trains: See Loss.nats.
+    """
+    nats = loss.nats(value, metrics, trains)
+    if nats is None or not bytes_:
+        return {}
+    bits = nats / (math.log(2) * bytes_)
+    return {"bits_per_byte": finite(bits)}
+
+
+def peak_of_ranks(precision: str, engine: Engine, events: EventWriter) -> float | None:
+    """Returns the peak FLOP/s of all ranks together; None if it is not known. All ranks must call it, so that they measure at the same time."""
+    found = peak_flops(engine.device, precision)
+    (total,) = engine.reduce_on_host([math.nan if found is None else found])
+    known = finite(total)
+    if engine.rank == 0:
+        source = "measured by a matrix product" if engine.device.type == "cpu" else "by its data sheet"
+        how = f"{total / 1e9:,.0f} GFLOP/s in {precision}, {source}" if known else f"not known in {precision}, so mfu is null"
+        events.log(f"peak of the {engine.ranks} ranks: {how}{_faster_in_fp32(engine.device, precision, found)}")
+    return known
+
+
+def _faster_in_fp32(device: torch.device, precision: str, found: float | None) -> str:
+    """Returns the end of the message on a CPU without fast bf16: torch emulates it there, 0.7 against 61 GFLOP/s in fp32 on one core of a Zen 3."""
+    if device.type != "cpu" or precision == "fp32" or found is None:
+        return ""
+    fp32 = peak_flops(device, "fp32")
+    if fp32 is None or fp32 <= found:
+        return ""
+    return f"; one rank reaches {fp32 / 1e9:,.0f} GFLOP/s in fp32, so precision: fp32 is faster on this CPU"
+
+
+def speed(model: ModelConfig, seq_len: int, peak: float | None, work: StepWork, seconds: float) -> dict[str, float | None]:
+    """Returns the metrics tokens_per_s, mfu and mfu_by_segment of a step.
+
+    Args:
+        model: Shape of the model.
+        seq_len: Tokens of a sequence of the step.
+        peak: The result of `peak_of_ranks`.
+        work: What the batches of all ranks hold.
+        seconds: Duration of the step.
+    """
+    matmuls = 6 * flops.matmul_parameters(model) * work.tokens
+    whole = flops.flops_per_token(model, seq_len) * work.tokens
+    by_segment = matmuls + flops.attention_flops(model, int(work.attended))
+    return {
+        "tokens_per_s": work.tokens / seconds,
+        "mfu": None if peak is None else whole / (seconds * peak),
+        "mfu_by_segment": None if peak is None else by_segment / (seconds * peak),
+    }
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Returns the most memory that this process has used since its start: allocated on its GPU, or resident on a CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resident_bytes("VmHWM")

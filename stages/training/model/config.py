@@ -1,0 +1,175 @@
+"""The shape of a model, as the recipe, `model.json` and `loam plan` use it. The module does not import torch.
+
+Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises pydantic's ValidationError, a ValueError.
+Source: Llama 3 (arXiv 2407.21783) for the architecture, Llama 3.1 for the scaling of RoPE, Qwen3 (arXiv 2505.09388) for the norm on queries
+and keys and for a head_dim of its own, LFM2 (arXiv 2511.23404) for short convolutions in place of attention.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import JsonValue, ValidationInfo, field_validator, model_validator
+
+from stages.record.settings import Field, StageConfig
+
+Recompute = Literal["none", "feed_forward", "block"]
+"""What the backward pass computes again instead of keeping it: nothing, the inside of feed-forward layers, or the inside of blocks."""
+CONV_TAPS = 3
+"""Tokens that a short convolution sees: the token itself and the two before it, as in LFM2."""
+MAX_DEPTH = 64
+"""Largest depth from which a shape is derived: 4,096 channels."""
+
+
+class RopeScaling(StageConfig):
+    """Scaling of the RoPE frequencies for a longer context, `rope_type: llama3` of transformers, with its field names.
+
+    A frequency is judged by its turns in the original context.
+    """
+
+    factor: float = Field(ge=1, le=1e6)
+    """Divisor of the low frequencies; 8 in Llama 3.1, 32 in Llama 3.2."""
+    low_freq_factor: float = Field(1.0, gt=0, le=1e6)
+    """Turns in the original context below which a frequency is divided by factor. 1 in Llama 3.1."""
+    high_freq_factor: float = Field(4.0, gt=0, le=1e6)
+    """Turns in the original context above which a frequency stays. Between the two it is interpolated. 4 in Llama 3.1."""
+    original_max_position_embeddings: int = Field(ge=1, le=1 << 31)
+    """The original context, in tokens; 8,192 in Llama 3.1."""
+
+    @model_validator(mode="after")
+    def _low_is_below_high(self) -> Self:
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor {self.low_freq_factor:g} is not below high_freq_factor {self.high_freq_factor:g}; change one of them."
+            )
+        return self
+
+
+class ModelShape(StageConfig):
+    """The part of a model's shape that a recipe gives, with the field names of transformers' config.json (except qk_norm).
+
+    The tokenizer decides the vocabulary, and mix.seq_len the context length. A recipe writes either depth or num_hidden_layers.
+    """
+
+    depth: int | None = Field(None, ge=1, le=MAX_DEPTH, exclude=True)
+    """Transformer blocks, in place of num_hidden_layers. What the section does not give is then derived from it: the other fields without a
+    default, tie_word_embeddings, qk_norm, conv_layers, optimizer, embedding_std, learning rate, batch, budget, warm-up. With a budget in epochs,
+    Muon's learning rate and what counts in steps must be given. `loam plan` shows each value with its source. No key holds depth."""
+    num_hidden_layers: int = Field(ge=1, le=10_000)
+    """Transformer blocks."""
+    hidden_size: int = Field(ge=1, le=1 << 20)
+    """Channels of the residual stream."""
+    num_attention_heads: int = Field(ge=1, le=1 << 20)
+    """Attention heads. Must divide hidden_size, except in a model with qk_norm that gives head_dim."""
+    num_key_value_heads: int = Field(ge=1)
+    """Key-value heads (grouped-query attention, arXiv 2305.13245). Must divide num_attention_heads."""
+    intermediate_size: int = Field(ge=1, le=1 << 24)
+    """Channels inside the SwiGLU feed-forward layer."""
+    rope_theta: float = Field(10_000.0, ge=1, le=1e30)
+    """Base of the RoPE frequencies (arXiv 2104.09864); 500,000 in Llama 3."""
+    rope_scaling: RopeScaling | None = None
+    """Scaling of the RoPE frequencies, as in Llama 3.1 and 3.2. null: unscaled."""
+    rms_norm_eps: float = Field(1e-5, gt=0, lt=1)
+    """Epsilon of RMSNorm, as in Llama."""
+    tie_word_embeddings: bool = False
+    """Whether the output head shares the embedding table, as in small Llama 3.2 models."""
+    qk_norm: bool = False
+    """Whether queries and keys pass an RMSNorm, as in Qwen3. Such a model is exported as Qwen3ForCausalLM, except with conv_layers."""
+    head_dim: int = Field(None, ge=1, le=1 << 20, validate_default=True)
+    """Channels of an attention head, an even number. null: hidden_size / num_attention_heads. Qwen3 has 128 at every size."""
+    conv_layers: tuple[int, ...] = ()
+    """Blocks, counted from 0, with a gated convolution over 3 tokens in place of attention, as in LFM2. At least one block keeps attention. Needs
+    qk_norm. Such a model is exported as Lfm2ForCausalLM."""
+
+    @field_validator("head_dim", mode="before")
+    @classmethod
+    def _equal_shares(cls, value: Any, info: ValidationInfo) -> Any:
+        """Returns hidden_size / num_attention_heads for null, so that a shape has one form, however the recipe writes it.
+
+        Raises:
+            ValueError: There is no such whole number.
+        """
+        if value is not None:
+            return value
+        width, heads, qk_norm = (info.data.get(name) for name in ("hidden_size", "num_attention_heads", "qk_norm"))
+        if width and heads and not width % heads:
+            return width // heads
+        if width and heads and qk_norm:
+            raise ValueError(f"model.hidden_size {width} is not divisible by model.num_attention_heads {heads}; give model.head_dim.")
+        return 2  # the shape is refused for another field or as a whole; a second error would mislead
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        if self.depth is not None:  # a recipe that only depth describes has lost it: see pretrain
+            raise ValueError("model.depth and model.num_hidden_layers are two ways to give the blocks; give one of them.")
+        if (
+            self.hidden_size % self.num_attention_heads and not self.qk_norm
+        ):  # LlamaForCausalLM of transformers refuses it with any head_dim
+            raise ValueError(
+                f"model.hidden_size {self.hidden_size} is not divisible by model.num_attention_heads {self.num_attention_heads}; change one of "
+                "them, or set model.qk_norm and model.head_dim."
+            )
+        if self.head_dim % 2:
+            raise ValueError(
+                f"A head has {self.head_dim} channels, which RoPE cannot rotate in pairs; make model.head_dim even (by default it is "
+                "model.hidden_size / model.num_attention_heads)."
+            )
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"model.num_attention_heads {self.num_attention_heads} is not divisible by model.num_key_value_heads {self.num_key_value_heads}; change one of them."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _convolutions_are_blocks(self) -> Self:
+        layers = self.conv_layers
+        if not layers:
+            return self
+        if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= self.num_hidden_layers:
+            raise ValueError(
+                f"model.conv_layers {list(layers)} must name different blocks in ascending order, from 0 to {self.num_hidden_layers - 1}."
+            )
+        if len(layers) == self.num_hidden_layers:
+            raise ValueError("model.conv_layers names every block; leave attention to at least one.")
+        if not self.qk_norm:
+            raise ValueError(
+                "model.conv_layers needs model.qk_norm, because the class that such a model is exported to (LFM2) has it; set it."
+            )
+        return self
+
+    @property
+    def attention_layers(self) -> int:
+        """Number of blocks with attention."""
+        return self.num_hidden_layers - len(self.conv_layers)
+
+    @property
+    def architecture(self) -> str:
+        """The class of transformers that has the parts of the model, as which it is exported."""
+        if self.conv_layers:
+            return "Lfm2ForCausalLM"
+        return "Qwen3ForCausalLM" if self.qk_norm else "LlamaForCausalLM"
+
+
+class ModelConfig(ModelShape):
+    """The whole shape of a model: what the recipe gives, the vocabulary and the context length."""
+
+    vocab_size: int = Field(ge=1)
+    """Entries of the vocabulary."""
+    max_position_embeddings: int = Field(ge=1)
+    """Sequence length of training, in tokens."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Returns the fields as plain values, those of rope_scaling in a mapping of their own."""
+        return self.model_dump(mode="json")
+
+
+def write_model_config(config: ModelConfig, path: Path) -> None:
+    """Writes model.json with sorted keys, so equal configs give equal bytes."""
+    path.write_text(json.dumps(config.to_json(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_model_config(path: Path) -> ModelConfig:
+    """Returns the config in a model.json."""
+    return ModelConfig.model_validate_json(path.read_text(encoding="utf-8"))

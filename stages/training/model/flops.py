@@ -1,0 +1,70 @@
+"""Computes parameters, FLOPs and the sizes of a checkpoint from a model's shape. It imports neither torch nor NumPy.
+
+Guarantee: parameter counts equal those of the built model (tested).
+Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers ·
+num_attention_heads · head_dim · sequence length per token for attention scores, without the causal discount. In place of num_hidden_layers
+stand the blocks with attention. The products of a short convolution's filter are left out: 3 per channel.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stages.training.model.config import CONV_TAPS, ModelConfig
+
+
+class StateTensors(NamedTuple):
+    """The tensors of optimizer state with one element per element of a parameter: of a hidden matrix, and of any other parameter."""
+
+    matrices: int
+    others: int
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Returns the number of trainable parameters; tied embeddings count once."""
+    norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
+    if config.qk_norm:
+        norms += 2 * config.attention_layers * config.head_dim
+    tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    filters = len(config.conv_layers) * CONV_TAPS * config.hidden_size
+    return tables + norms + filters + hidden_matmuls(config)
+
+
+def matmul_parameters(config: ModelConfig) -> int:
+    """Returns the number of parameters in matrix products: the blocks and the output head, without embedding look-up and norms."""
+    return hidden_matmuls(config) + config.vocab_size * config.hidden_size
+
+
+def flops_per_token(config: ModelConfig, seq_len: int) -> int:
+    """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens."""
+    return 6 * matmul_parameters(config) + attention_flops(config, seq_len)
+
+
+def attention_flops(config: ModelConfig, keys: int) -> int:
+    """Returns forward and backward FLOPs of attention scores for a number of (query, key) pairs: `keys` of one token, or the pairs of a batch."""
+    return 12 * config.attention_layers * _attention_width(config) * keys
+
+
+def state_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
+    """Returns the size of the whole optimizer state in bytes, in fp32. The matrices of the blocks are the hidden matrices."""
+    hidden = hidden_matmuls(config)
+    return 4 * (state_tensors.matrices * hidden + state_tensors.others * (parameter_count(config) - hidden))
+
+
+def checkpoint_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
+    """Returns the size of one checkpoint in bytes: the fp32 weights and the tensors of the optimizer state."""
+    return 4 * parameter_count(config) + state_bytes(config, state_tensors)
+
+
+def _attention_width(config: ModelConfig) -> int:
+    """Returns the channels of all attention heads together."""
+    return config.num_attention_heads * config.head_dim
+
+
+def hidden_matmuls(config: ModelConfig) -> int:
+    """Returns the parameters of all blocks that are in matrix products: attention or short convolution, and the feed-forward layers."""
+    kv = config.num_key_value_heads * config.head_dim
+    attention = config.hidden_size * (2 * _attention_width(config) + 2 * kv)
+    convolution = 4 * config.hidden_size**2
+    feed_forward = 3 * config.hidden_size * config.intermediate_size
+    return config.attention_layers * attention + len(config.conv_layers) * convolution + config.num_hidden_layers * feed_forward

@@ -1,0 +1,136 @@
+"""Estimates the memory of a training rank from shape and settings. It imports neither torch nor NumPy.
+
+Guarantee: within 15 % of the measured peak on CPUs at the shapes of tests/bench/bench_memory.py, which prints both. On GPUs nothing was
+measured: the terms of the tensors are the same, and those of glibc's heap are left out.
+Cost: none.
+Source: the sizes of tensors follow from the model and from DeepSpeed 0.19.8; every constant below says how it was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stages.training.model.config import CONV_TAPS, ModelConfig, Recompute
+from stages.training.model.flops import StateTensors, checkpoint_bytes, hidden_matmuls, parameter_count
+
+PROCESS_BYTES = 370_000_000
+"""Resident memory of a rank on a CPU that has imported everything and trains a model of almost no size, pages of shared libraries included.
+Measured with torch 2.13 and DeepSpeed 0.19.8."""
+MMAP_ELEMENTS = 1 << 23
+"""Elements of an fp32 tensor of 32 MiB. glibc takes memory for larger tensors from the system, and gives it back when they are freed. Smaller
+ones are on its heap (M_MMAP_THRESHOLD of mallopt(3), which grows to 32 MiB)."""
+HEAP_BYTES_PER_WEIGHT = 7
+"""What freed gradients and gathered weights leave on the heap, per element of small parameters; measured with matrices of 3 MB."""
+HEAP_BLOCKS = 2
+"""What the freed tensors of forward and backward pass leave on the heap, in sets of the tensors of one block; measured. Without the heap
+(MALLOC_MMAP_THRESHOLD_=1048576) there is none of it, but a step takes a third more CPU time."""
+BUCKET_ELEMENTS = 200_000_000
+"""Largest bucket of gradients: BUCKET_ELEMENTS of training/zero/deepspeed_settings.py, which imports torch."""
+LIVE_ELEMENTS = 1_000_000_000 + BUCKET_ELEMENTS
+"""Most weights that are gathered at once under stage 3: DeepSpeed's default of stage3_max_live_parameters, and the bucket that is prefetched."""
+LOGIT_CHUNKS = {"cpu": 1 << 22, "cuda": 1 << 26}
+"""Logits in memory at once: CHUNK_ELEMENTS of training/losses/linear_cross_entropy.py, which imports torch."""
+
+
+@dataclass(frozen=True)
+class TrainingLoad:
+    """What decides the memory of a rank beside the shape of the model.
+
+    Attributes:
+        ranks: Ranks that share the states.
+        zero_stage: Stage of ZeRO.
+        micro_batch_size: Sequences per forward pass of a rank.
+        seq_len: Tokens per sequence.
+        precision: "fp32" or "bf16".
+        recompute: What the backward pass computes again.
+        state_tensors: Tensors of optimizer state per parameter.
+        device: "cpu" or "cuda".
+        offload_optimizer: Whether master weights and optimizer state are in the memory of the host.
+        copies: Whether training goes on while a copy of weights and state in host memory is written as a snapshot.
+    """
+
+    ranks: int
+    zero_stage: Literal[1, 3]
+    micro_batch_size: int
+    seq_len: int
+    precision: str
+    recompute: Recompute
+    state_tensors: StateTensors
+    device: str = "cpu"
+    offload_optimizer: bool = False
+    copies: bool = False
+
+    @property
+    def width_bytes(self) -> int:
+        """Bytes of an element in the forward pass."""
+        return 2 if self.precision == "bf16" else 4
+
+
+def rank_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
+    """Returns the estimated peak of a rank's memory, in bytes: on a CPU the resident memory of its process, on a GPU that of the GPU."""
+    return (PROCESS_BYTES if load.device == "cpu" else 0) + weights_memory_bytes(config, load) + activation_memory_bytes(config, load)
+
+
+def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
+    """Returns the memory of weights, gradients and optimizer state at the end of a backward pass, in bytes.
+
+    Under stage 3 a rank has its part of the weights, fp32 master weights, states, fp32 gradients, and of what is reduced. The weights that
+    were gathered stay for the backward pass (DeepSpeed keeps up to LIVE_ELEMENTS), and a bucket has the gradients until they are reduced, with
+    half of it again for copies. Under stage 1 it has all weights and gradients, in bf16 with fp32 sums beside the gradients, and its part of
+    master weights and states, in fp32 also of the gradients.
+    """
+    params, width = parameter_count(config), load.width_bytes
+    states = checkpoint_bytes(config, load.state_tensors)
+    if load.zero_stage == 3:
+        divided, whole = params * (width + 8), min(params, LIVE_ELEMENTS) * width + min(params, BUCKET_ELEMENTS) * 6
+    elif load.precision == "bf16":
+        divided, whole = 0, params * (2 + 2 + 4)
+    else:
+        divided, whole = params * 4, params * 8
+    if load.device == "cpu":
+        return (states * (1 + load.copies) + divided) // load.ranks + whole + HEAP_BYTES_PER_WEIGHT * _small_parameters(config)
+    return ((0 if load.offload_optimizer else states) + divided) // load.ranks + whole
+
+
+def activation_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
+    """Returns the memory of the tensors between forward and backward pass, in bytes.
+
+    They are the tensors that an uncompiled block keeps for its backward pass, one set of gradients of the widest layer, and of the loss: hidden
+    states and their gradient, an fp32 gradient of the head, in bf16 its copy, and three chunks of logits.
+    """
+    width, tokens = load.width_bytes, load.micro_batch_size * load.seq_len
+    kept, largest, again, stream = 0, 0, 0, config.hidden_size * width
+    for layers, mixer, ffn in _kept_bytes(config, width):
+        block = mixer + ffn
+        own, own_again = {"none": (block, 0), "feed_forward": (mixer + stream, ffn), "block": (stream, block)}[load.recompute]
+        kept, largest, again = kept + layers * own, max(largest, block), max(again, own_again)
+    heap = HEAP_BLOCKS * largest if load.device == "cpu" else 0
+    head = config.vocab_size * config.hidden_size * (4 if load.precision == "fp32" else 6)
+    logits = 3 * 4 * min(tokens * config.vocab_size, LOGIT_CHUNKS[load.device])
+    blocks = tokens * (kept + again + heap + 3 * config.intermediate_size * width)
+    return blocks + 2 * tokens * stream + head + logits
+
+
+def _kept_bytes(config: ModelConfig, width_bytes: int) -> list[tuple[int, int, int]]:
+    """Returns per kind of block: their number, and the bytes that the two halves of one keep per token for the backward pass.
+
+    Of a norm: its input in fp32, the normalised values and the output. Of attention: queries, keys, values and output. Of a short convolution:
+    gates and value, their product, its two shifted copies, the filtered values and the output's input. Of SwiGLU: gate, its silu, up and product.
+    """
+    norm = config.hidden_size * (4 + 2 * width_bytes)
+    heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim
+    feed_forward = norm + 4 * config.intermediate_size * width_bytes
+    kinds = ((config.attention_layers, heads), (len(config.conv_layers), (6 + CONV_TAPS) * config.hidden_size))
+    return [(layers, norm + elements * width_bytes, feed_forward) for layers, elements in kinds if layers]
+
+
+def _small_parameters(config: ModelConfig) -> int:
+    """Returns the number of elements of all parameters whose tensors are on the heap. The largest matrix of a block stands for all of it."""
+    table = config.vocab_size * config.hidden_size
+    widest = max(
+        config.intermediate_size, config.num_attention_heads * config.head_dim, 3 * config.hidden_size if config.conv_layers else 0
+    )
+    largest = config.hidden_size * widest
+    tables = table * (1 if config.tie_word_embeddings else 2) if table <= MMAP_ELEMENTS else 0
+    return tables + (hidden_matmuls(config) if largest <= MMAP_ELEMENTS else 0)

@@ -1,0 +1,1 @@
+"""From a training stage's inputs to its ranks, and from what they write to an artifact."""

@@ -1,0 +1,70 @@
+"""Conversations as packed sequences of tokens, as sft trains on them.
+
+Guarantee: the same conversations, quotes, tokenizer and context give the same sequences. What is left out is logged with its reason.
+Cost: one encoding of every message.
+Source: packing after arXiv 2404.10830.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stages.record.contract.errors import StageError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    import numpy as np
+
+    from stages.record.contract.declaration import Artifact, Context
+    from stages.training.data.pairs import ConversationRecord, Encoded
+
+
+def encode_chats(
+    records: Sequence[ConversationRecord], quotes: Mapping[UUID, str], tokenizer: Artifact, seq_len: int, ctx: Context
+) -> tuple[Encoded[ConversationRecord], Encoded[ConversationRecord], dict[str, np.ndarray]]:
+    """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation.
+
+    Args:
+        records: The conversations.
+        quotes: doc_id -> quoted words of the conversations that are left out, because they quote a held-out document.
+        tokenizer: The artifact of the tokenizer.
+        seq_len: Tokens of the context.
+        ctx: The node's context.
+
+    Raises:
+        StageError: No conversation is left to train on.
+    """
+    import numpy as np
+
+    from stages.examples.items import chat
+    from stages.tokens.sequences.packing import pack
+    from stages.tokens.tokenizer.bpe import load_chat_format
+    from stages.training.data import pairs
+
+    form = load_chat_format(tokenizer.path)
+
+    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form)
+
+    split = {
+        part: pairs.encode_conversations([r for r in records if r["split"] == part], render, seq_len, quotes if part == "train" else ())
+        for part in ("train", "validation")
+    }
+    sequence_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), seq_len) for part, e in split.items()}
+    left_out = {part: ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items()) for part, encoded in split.items()}
+    for part, encoded in split.items():
+        ctx.log(
+            f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
+            + (f"; left out: {left_out[part]}" if left_out[part] else "")
+        )
+        if advice := pairs.context_advice(f"{part} conversations", encoded, seq_len):
+            ctx.log(advice)
+    if not split["train"].items:
+        raise StageError(
+            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}.",
+            where=f"node {ctx.node}",
+            do="Give other conversations; where they are too_long, a larger mix.seq_len helps.",
+        )
+    return split["train"], split["validation"], sequence_of

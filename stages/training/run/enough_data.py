@@ -1,0 +1,72 @@
+"""Whether the examples of a later training are enough for its settings, before the first model is trained.
+
+Guarantee: the numbers are those that the training itself would find: the same encoding, packing and search for quotes. What needs the model
+is not checked. With more than PLENTY examples per sequence of a batch, a prefix shows that a batch is filled, and the rest is not read
+(but for sft.replay, which asks for as many pretraining sequences as there are of chats).
+Cost: the encoding of at most PLENTY examples per sequence of a batch, or of all examples where these do not fill a batch or
+sft replays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from stages.record.contract.errors import StageError
+from stages.training.run import training
+from stages.training.run.held_out_quotes import ROLES
+
+if TYPE_CHECKING:
+    from stages.record.contract.declaration import Artifact, Context
+    from stages.training.job.training_settings import TrainingSettings
+
+Record = TypeVar("Record")
+PLENTY = 50
+
+
+def context_length(artifacts: Mapping[str, Artifact]) -> int:
+    """Returns the tokens of the context of the model that is trained, or is imported; 0 if nothing shows them. artifacts: by node."""
+    from stages.training.model.config import read_model_config
+
+    if "pretrain" in artifacts:
+        return read_model_config(artifacts["pretrain"].path / "model.json").max_position_embeddings
+    return int(json.loads((artifacts["mix"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"]) if "mix" in artifacts else 0
+
+
+def quoted_documents(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
+    """Returns the inputs of `held_out_quotes`, as a training stage gets them."""
+    return {role: artifacts[node] for role, node in ROLES.items() if node in artifacts}
+
+
+def refuse_too_few(
+    settings: TrainingSettings,
+    records: Sequence[Record],
+    sequences_of: Callable[[Sequence[Record], Context], int],
+    seq_len: int,
+    ctx: Context,
+    prefix: bool = True,
+) -> None:
+    """Refuses records that do not fill a batch, or whose number does not fit the budget, with the error that the training would give.
+
+    Args:
+        settings: The section of the training.
+        records: The records of the train split.
+        sequences_of: Returns how many sequences records give.
+        seq_len: Tokens of the context.
+        ctx: A context of the stage; nothing is logged.
+        prefix: Whether a prefix that fills a batch is enough. It is not where `sequences_of` asks for as many other sequences.
+    """
+    from stages.tokens.sequences.mixture import SequenceRange
+
+    silent = replace(ctx, log=lambda line: None)
+    largest = max(size.sequences for size in settings.batch_sizes)
+    some = records[: PLENTY * largest]
+    if prefix and len(some) < len(records):
+        with suppress(StageError):  # a prefix without a record that can be used says nothing of the others
+            if sequences_of(some, silent) >= largest:
+                return
+    sequences = sequences_of(records, silent)
+    training.planned_run(settings, (SequenceRange(0, sequences, seq_len),), silent)

@@ -1,0 +1,144 @@
+"""What a training stage publishes, and the import of a model that was trained elsewhere, which publishes the same.
+
+Guarantee: the digest of a checkpoint covers weights, shape, sequence order, and with the receipt the losses. It does not cover the metrics,
+because they contain clock values.
+Cost: beside the tables, the lines of the metrics file in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.record.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts, Summary
+from stages.record.contract.errors import RecipeError
+from stages.tokens.sequences.span_table import SEQUENCE_SPANS
+from stages.training.run.training_tables import METRICS, PHASES, REWINDS, STEPS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stages.training.data.pairs import SequenceSegment
+    from stages.training.measures.metrics import MetricLine
+    from stages.training.run.training import Trained
+
+
+def publish(
+    trained: Trained, out: Path, summary: Summary, record_counts: RecordCounts | None = None, identity: tuple[str, ...] = ()
+) -> Outcome:
+    """Writes model.json, metrics.jsonl, metrics.parquet, steps/, phases.parquet, sequence_spans/ and receipt.json next to the checkpoint.
+
+    If training went back, it also writes rewinds.json, with which the training can be made again, and rewinds.parquet.
+
+    Args:
+        trained: The result of `train`.
+        out: The artifact's folder.
+        summary: The stage's own figures. The function adds the metrics of the loss that the summary does not name.
+        record_counts: Record counts, if the stage keeps or drops records.
+        identity: The stage's own files that the digest covers.
+
+    Returns:
+        The stage's outcome. Its rows are the trained sequences.
+    """
+    from stages.record.tables.parquet import schema, write_rows
+    from stages.training.checkpoints import receipt, rewinds
+    from stages.training.model.config import write_model_config
+    from stages.training.run import training_run
+
+    job = trained.job
+    write_model_config(job.model, out / "model.json")
+    sequences = training_run.trained_sequences(trained.order, job.steps, job.continuation)
+    _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
+    if trained.sampler:
+        trained.sampler.write(trained.lines, out)
+    if went_back := trained.rewinds:
+        rewinds.write_rewinds(out, job.fingerprint(), went_back)
+        table = ({"number": number, **vars(one)} for number, one in enumerate(went_back, 1))
+        write_rows(out / "rewinds.parquet", schema(**REWINDS.types), table)
+    head = job.fingerprint(), job.data_identity, receipt.start_digest(job.init_from, job.seed)
+    recorded = receipt.new_receipt(out, head, trained.lines, training_run.trained_sequences(trained.order, job.steps, job.continuation))
+    receipt.write_receipt(recorded, out)
+    goes_back = job.training.guard.action == "rewind"
+    back = {"rewinds": len(went_back), "tokens_taken_back": sum(one.tokens for one in went_back)} if goes_back else {}
+    spans = ("sequence_spans",) if trained.sequence_spans else ()
+    milestones = ("milestones",) if job.milestones else ()
+    return Outcome(
+        rows=trained.sequences,
+        tokens=trained.tokens,
+        record_counts=record_counts,
+        summary={**_with_metrics(summary, trained), **back, "receipt": recorded.link},
+        identity=("checkpoint", "model.json", "steps", "phases.parquet", receipt.NAME, *milestones, *spans, *identity),
+    )
+
+
+def _with_metrics(summary: Summary, trained: Trained) -> Summary:
+    """Returns the summary with each metric of the loss that the stage does not report itself.
+
+    With validation sequences, the values are those of the first and the last evaluation; without, that of the last step.
+    """
+    last = [line for line in trained.lines if "loss" in line][-1]
+    added: dict[str, float | None] = {}
+    for name in sorted(last.keys() - METRICS.columns.keys()):
+        after = f"validation_{name}"
+        if after in summary:
+            continue
+        if trained.job.validation is None:
+            added[f"final_{name}"] = last[name]
+        else:
+            added |= {f"{after}_before": trained.first_evaluation(after), after: trained.last_evaluation(after)}
+    return {**summary, **added}
+
+
+def _write_tables(
+    out: Path, lines: Sequence[MetricLine], steps: Iterable[Mapping[str, np.ndarray]], phases: Iterable[Mapping[str, int]],
+    spans: Mapping[str, Sequence[SequenceSegment]],
+) -> None:  # fmt: skip
+    from stages.record.tables.parquet import schema, write_columns, write_rows
+    from stages.training.run import training_run
+
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    write_rows(
+        out / "metrics.parquet", schema(**training_run.metric_columns(lines, METRICS.types)), training_run.metric_rows(lines, METRICS.types)
+    )
+    write_columns(out / "steps" / "00000.parquet", schema(**STEPS.types), steps)
+    write_rows(out / "phases.parquet", schema(**PHASES.types), phases)
+    for part, rows in spans.items():
+        write_rows(out / "sequence_spans" / f"{part}.parquet", schema(**SEQUENCE_SPANS.types), rows)
+
+
+def _import_model(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
+    """Imports a model that was trained elsewhere as a checkpoint with empty step and metric tables.
+
+    Returns:
+        The outcome of a checkpoint without training. Its rows are the parameters.
+
+    Raises:
+        RecipeError: The files are not one model that our decoder can represent.
+    """
+    from stages.training.checkpoints.import_model import import_checkpoint
+
+    found = {file.name: file for file in files}
+    weights = [Path(file.uri) for file in files if file.name.endswith(".safetensors")]
+    if "config.json" not in found or not weights or len(found) < len(files):
+        raise RecipeError(
+            "A model is config.json and safetensors files of one folder.", where=files[0].uri, do="Name the folder of a Hugging Face model."
+        )
+    try:
+        figures = import_checkpoint(Path(found["config.json"].uri), weights, out)
+    except ValueError as error:
+        raise RecipeError(str(error), where=str(Path(found["config.json"].uri).parent), do="Only such a model can be trained on.") from None
+    _write_tables(out, [], [], [], {})
+    tokenizer = {"tokenizer_sha256": found["tokenizer.json"].sha256} if "tokenizer.json" in found else {}
+    none = {"steps": 0, "tokens": 0, "epochs": 0.0, "flops": 0.0, "ranks": 0}
+    return Outcome(
+        rows=figures["parameters"],
+        unit="parameters",
+        summary={**none, **figures, **tokenizer},
+        identity=("checkpoint", "model.json", "steps", "phases.parquet"),
+    )
+
+
+IMPORT_MODEL = Importer(("config.json", "*.safetensors", "tokenizer.json"), _import_model)
+"""Imports a Hugging Face model folder as a checkpoint. It only records the tokenizer's hash, for comparison with the pipeline's."""

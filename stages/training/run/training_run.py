@@ -1,0 +1,238 @@
+"""Runs one training or scoring job for a stage: checks the machine, passes on events, and converts metrics to tables.
+
+Guarantee: a job that the machine cannot run is refused before any rank starts. After a run, the metrics file has every step once.
+Cost: beside the ranks, one block of positions and the lines of the metrics file in memory.
+The module imports torch only to count the GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from stages.training.checkpoints.rewinds import read_rewinds
+from stages.training.data.order import Order
+from stages.training.data.phases import OrderError, Phase, sequences_before
+from stages.training.job.continuation import StartingPoint
+from stages.training.job.job import JobError, RankJob
+from stages.training.job.training_settings import TrainingSettings
+from stages.training.launch.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
+from stages.training.launch.launch import LaunchError, launch
+from stages.training.measures.metrics import SAMPLED, MetricLine, read_metrics
+from stages.training.run.machine_memory import refuse_too_little_memory
+
+FAILED = (JobError, LaunchError, OrderError)
+"""The errors of `run`, `refuse_missing_gpus` and `Order`. Each message is a full sentence for the user."""
+
+NOT_METRICS = ("step", "validation_units", SAMPLED)
+LOG_EVERY_STEPS = 20
+BLOCK_POSITIONS = 1 << 18  # 2 MB per column; a multiple of the rows of a row group, so that only the last group of the file is shorter
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Who gets what the ranks report, beside progress and log.
+
+    Attributes:
+        track: Gets the number of finished steps and their metrics, or those of an evaluation after them.
+        sampled: Gets the number of finished steps and the token ids of the text samples.
+        goes_back: Called before steps are made again that were reported before.
+    """
+
+    track: Callable[[int, Mapping[str, float | None]], None] = lambda step, metrics: None
+    sampled: Callable[[int, Sequence[Sequence[int]]], None] = lambda step, ids: None
+    goes_back: Callable[[], None] = lambda: None
+
+
+class Listener(Protocol):
+    """The part of a stage's context that training uses."""
+
+    @property
+    def progress(self) -> Callable[[int, int, str, str], None]:
+        """Shows (number done, number in total, what is counted, note)."""
+
+    @property
+    def log(self) -> Callable[[str], None]:
+        """Writes a sentence to the log."""
+
+    def child_environment(self) -> dict[str, str]:
+        """Returns the environment of the ranks, without credentials."""
+
+
+def refuse_missing_gpus(gpus: int) -> None:
+    """Raises JobError if this machine has fewer GPUs than `gpus` that torch can use.
+
+    Args:
+        gpus: The setting runtime.gpus.
+
+    Raises:
+        JobError: The message is a full sentence for the user.
+    """
+    if not gpus:
+        return
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found < gpus:
+        raise JobError(
+            f"The recipe trains on {gpus} GPUs, but this machine has {found or 'none'} that torch can use. "
+            "Run it where the GPUs are, or set runtime.gpus=0 to train on the CPU."
+        )
+
+
+def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLine]:
+    """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
+
+    A training whose batches cannot be divided over the ranks, whose schedule is longer than the run, or that needs more memory than the
+    machine has, is refused before any rank starts. When the ranks leave because training goes back, they are started again.
+
+    Args:
+        job: The job, for training or scoring.
+        listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
+        observers: Get metrics and text samples.
+
+    Returns:
+        The lines of the metrics file, name -> value, in order.
+
+    Raises:
+        JobError: The job cannot run with its settings.
+    """
+    if isinstance(job.settings, TrainingSettings):
+        job.accumulation()
+        if fault := job.training.schedule.fault(job.steps, job.training.warmup_of(job.steps)):
+            raise JobError(f"The schedule does not fit: {fault}.")
+        refuse_too_little_memory(job)
+    job.refuse_unfit_heads()
+    scratch, fingerprint = Path(job.scratch), job.fingerprint()
+    rewinds = read_rewinds(scratch, fingerprint)
+    while True:
+        launch(job, lambda rank, event: _pass_on(job, listener, observers, rank, event), listener.child_environment())
+        before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
+        if rewinds == before:
+            break
+        observers.goes_back()
+    return read_metrics(scratch / "metrics.jsonl")
+
+
+def remedy(error: Exception, scratch: Path) -> str:
+    """Returns what the user can do about an error of `run`."""
+    if isinstance(error, LaunchError):
+        return f"The ranks' output is kept in {scratch}/rank-*.log; when it is started again, the node continues from its last snapshot."
+    return "Change the setting it names, in the recipe or with --set."
+
+
+def scores(job: RankJob) -> np.ndarray:
+    """Returns the results of a scoring job by sequence: float64 [sequences, 4] (chosen, rejected, chosen tokens, rejected tokens)."""
+    parts = [np.load(Path(job.scratch) / f"log_probs-{rank}.npy") for rank in range(job.machine.ranks)]
+    together = np.concatenate(parts)
+    return together[np.argsort(together[:, 0], kind="stable"), 1:]
+
+
+def metric_columns(lines: Sequence[Mapping[str, float]], declared: Mapping[str, str]) -> dict[str, str]:
+    """Returns the columns of metrics.parquet with their types: the declared ones, then all other metrics in alphabetical order.
+
+    Args:
+        lines: The lines of the metrics file.
+        declared: The columns that every metrics.parquet has, with their types.
+    """
+    others = {name for line in lines for name in line} - declared.keys() - {*NOT_METRICS}
+    return {**declared, **dict.fromkeys(sorted(others), "float64")}
+
+
+def metric_rows(lines: Sequence[Mapping[str, float]], declared: Mapping[str, str]) -> list[dict[str, float | None]]:
+    """Returns the rows of metrics.parquet: one per step, with cumulative tokens and the evaluation after that step.
+
+    Args:
+        lines: The lines of the metrics file.
+        declared: See `metric_columns`.
+    """
+    columns = metric_columns(lines, declared)
+    evaluated = {line["step"]: line for line in evaluations(lines)}
+    rows, tokens = [], 0
+    for line in lines:
+        if "loss" in line:
+            tokens += int(line["tokens"])
+            values = {**evaluated.get(line["step"], {}), **line, "tokens": tokens}
+            rows.append({name: values.get(name) for name in columns})
+    return rows
+
+
+def trained_sequences(order: Order, steps: int, continuation: StartingPoint) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the columns of the steps side table for at most BLOCK_POSITIONS trained positions at a time, in order.
+
+    Args:
+        order: The order of the sequences.
+        steps: Optimizer steps of the whole training. In the column `step` they count from 1, as in the metrics.
+        continuation: Where the run went on from; only its own steps are in its table.
+
+    Yields:
+        Column -> int64 [positions]: step, position, sequence, phase, epoch.
+    """
+    first, total = (sequences_before(order.phases, step) for step in (continuation.step, steps))
+    for start in range(first, total, BLOCK_POSITIONS):
+        yield vars(order.places(start, min(BLOCK_POSITIONS, total - start)))
+
+
+def phase_rows(phases: Sequence[Phase], lines: Sequence[Mapping[str, float]]) -> Iterator[dict[str, int]]:
+    """Yields the rows of the phases side table, for the phases in which the run made a step.
+
+    Args:
+        phases: The phases of the training.
+        lines: The lines of the metrics file.
+    """
+    tokens = {int(line["step"]): int(line["tokens"]) for line in lines if "loss" in line}
+    first, last = min(tokens, default=1), max(tokens, default=0)
+    ends = [*(phase.first_step for phase in phases[1:]), last]
+    for number, (phase, end) in enumerate(zip(phases, ends, strict=True)):
+        made = range(max(first, phase.first_step + 1), min(end, last) + 1)
+        if made:
+            yield {
+                "phase": number, **vars(phase), "first_step": made.start, "steps": len(made),
+                "tokens": sum(tokens[step] for step in made), "left_over_per_epoch": phase.sequences % phase.global_batch_size,
+            }  # fmt: skip
+
+
+def evaluations(lines: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    """Returns the lines of evaluations, in order."""
+    return [line for line in lines if "validation_loss" in line]
+
+
+def tracked_before(scratch: Path, step: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields (step, metrics) of every line of the metrics file before a step. Metrics that are null are left out."""
+    for line in read_metrics(scratch / "metrics.jsonl"):
+        if line["step"] < step and SAMPLED not in line:
+            yield line["step"], {name: value for name, value in line.items() if name != "step" and value is not None}
+
+
+def _pass_on(job: RankJob, listener: Listener, observers: Observers, rank: int, event: RankEvent) -> None:
+    """Passes an event on as progress, log lines, metrics and text samples. The launcher handles the event of an error."""
+    if isinstance(event, Evaluated | StepDone):
+        observers.track(event.step, event.metrics)
+    elif isinstance(event, Sampled):
+        observers.sampled(event.step, event.ids)
+    if isinstance(event, Logged):
+        listener.log(f"rank {rank}: {event.text}")
+    elif isinstance(event, PartitionSizes) and rank == 0:
+        share = event.held / event.parameters
+        listener.log(f"{job.machine.ranks} ranks on {job.machine.device}, each holds {share:.1%} of {event.parameters:,} parameters")
+    elif isinstance(event, SequencesScored):
+        listener.progress(min(event.sequences, event.total), event.total, "sequences", "log-probabilities")
+    elif isinstance(event, Evaluated):
+        listener.log(f"step {event.step}: validation loss {_shown(event.metrics['validation_loss'], '.4f')}")
+    elif isinstance(event, StepDone):
+        step, metrics = event.step, event.metrics
+        note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"
+        listener.progress(step, job.steps, "steps", note)
+        if step % LOG_EVERY_STEPS == 0 or step in (job.continuation.step + 1, job.steps):
+            listener.log(
+                f"step {step}/{job.steps}: {note}, gradient norm {_shown(metrics['grad_norm'], '.3f')}"
+                + ("; skipped" if metrics["skipped"] else "")
+            )
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "not finite" if value is None else format(value, form)

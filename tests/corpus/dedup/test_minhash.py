@@ -1,0 +1,77 @@
+"""Shingles and signatures against Python sets and datasketch."""
+
+from __future__ import annotations
+
+import numpy as np
+from datasketch import MinHash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.corpus.dedup.minhash import band_keys, best_bands, jaccard, shingle_lists, shingles, signatures, text_hash
+from stages.corpus.text.words import joined, normalise_words
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d", "e", "F"]), max_size=40).map(" ".join)
+
+
+def word_shingles(text: str, n: int) -> set[tuple[str, ...]]:
+    words = normalise_words(text)
+    length = min(n, len(words))
+    return {tuple(words[i : i + length]) for i in range(len(words) - length + 1)} if words else set()
+
+
+@settings(deadline=None)
+@given(TEXTS, TEXTS)
+def test_jaccard_of_hashes_is_jaccard_of_word_sets(a: str, b: str) -> None:
+    x, y = word_shingles(a, 5), word_shingles(b, 5)
+    expected = len(x & y) / len(x | y) if x | y else 0.0
+    assert jaccard(shingles(a, 5), shingles(b, 5)) == expected
+
+
+def test_layout_and_case_do_not_count() -> None:
+    assert np.array_equal(shingles("One two, THREE\nfour five six", 3), shingles("one two three four. Five! six", 3))
+
+
+@settings(deadline=None)
+@given(st.lists(TEXTS, max_size=5), st.integers(1, 6))
+def test_many_texts_at_once_are_each_text_alone(texts: list[str], n: int) -> None:
+    values, offsets = shingle_lists(*joined(texts), n)
+    for number, text in enumerate(texts):
+        own = values[offsets[number] : offsets[number + 1]]
+        assert len(own) == max(min(1, len(text.split())), len(text.split()) - n + 1)
+        assert np.array_equal(np.unique(own), shingles(text, n))
+
+
+def test_signatures_are_datasketchs() -> None:
+    values = np.random.default_rng(0).integers(0, 2**64, 5000, np.uint64)
+    offsets = np.array([0, 1, 1, 8, 5000])
+    found = signatures(values, offsets, 20, 3)
+    for number, (start, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+        whole = MinHash(num_perm=20, seed=3, hashfunc=int, scheme="affine64")
+        whole.update_batch(values[start:end])
+        assert np.array_equal(found[number], whole.hashvalues)
+
+
+def test_signatures_estimate_jaccard() -> None:
+    rng = np.random.default_rng(1)
+    common, a, b = (rng.integers(0, 2**64, size, np.uint64) for size in (600, 200, 200))
+    x, y = np.unique(np.concatenate((common, a))), np.unique(np.concatenate((common, b)))
+    first, second = signatures(np.concatenate((x, y)), np.array([0, len(x), len(x) + len(y)]), 512, 1)
+    assert abs(float(np.mean(first == second)) - jaccard(x, y)) < 0.08  # 4 standard errors at 512 permutations
+
+
+def test_a_band_is_shared_exactly_when_all_its_values_are() -> None:
+    sketches = np.random.default_rng(2).integers(0, 2, (60, 8)).astype(np.uint64)
+    keys = band_keys(sketches, 4, 2)
+    for band in range(4):
+        part = [tuple(row) for row in sketches[:, 2 * band : 2 * band + 2].tolist()]
+        assert [[a == b for a in part] for b in part] == [[a == b for a in keys[band]] for b in keys[band]]
+
+
+def test_bands_of_datasketchs_search() -> None:
+    assert best_bands(0.8, 128) == (9, 13)
+
+
+def test_text_hash_ignores_white_space_and_composition_only() -> None:
+    assert text_hash("a  b\nc") == text_hash(" a b c ")
+    assert text_hash("\u00e9") == text_hash("e\u0301")
+    assert text_hash("a b") != text_hash("A b")

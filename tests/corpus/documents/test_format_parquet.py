@@ -1,0 +1,137 @@
+"""Parquet columns of every kind as fields of documents: a value that cannot be read is one bad row, and the other rows stay."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stages.corpus.documents.import_documents import read_documents
+from stages.corpus.extract.given_documents import extract_rows
+from stages.record.contract.declaration import ExternalFile
+from stages.record.contract.errors import RecipeError
+from stages.record.tables import jsonl
+from stages.record.tables.shards import Meter
+from tests.corpus.documents.test_import_documents import take
+
+BYTES = b"on\xfftwothree"  # the first of three strings is not UTF-8
+NOT_UTF8 = pa.Array.from_buffers(pa.string(), 3, [None, pa.array(["one", "two", "three"]).buffers()[1], pa.py_buffer(BYTES)])
+TOO_LATE = 9_999_999_999_999_999
+
+
+def saved(path: Path, **columns: Any) -> ExternalFile:
+    pq.write_table(pa.table(columns), path)
+    return ExternalFile(str(path), path.stat().st_size, f"sha256:{'0' * 64}")
+
+
+def read(file: ExternalFile) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[str, str, str]]]:
+    """Returns (row number, document or reason) of every row, and what is dropped."""
+    dropped: list[tuple[str, str, str]] = []
+    ctx = SimpleNamespace(drop=lambda *what: dropped.append(what))
+    found = [(record.line, cast(Any, document)) for record, document in read_documents(file, cast(Any, ctx), None, set())]
+    return found, dropped
+
+
+UNREADABLE = {
+    "text that is not UTF-8": (NOT_UTF8, "is not UTF-8"),
+    "large text": (
+        NOT_UTF8.cast(pa.binary()).view(pa.binary()).cast(pa.large_binary()).view(pa.large_string()),
+        "is not UTF-8",
+    ),
+    "dictionary": (pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), NOT_UTF8), "is not UTF-8"),
+    "list": (pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), NOT_UTF8), "is not UTF-8"),
+    "microseconds": (pa.array([2**62, None, None], pa.timestamp("us")), r"timestamp\[us\]: "),
+    "milliseconds": (pa.array([TOO_LATE, None, None], pa.timestamp("ms")), r"timestamp\[ms\]: "),
+    "time zone": (pa.array([0, None, None], pa.timestamp("us", tz="Mars/Olympus")), "Mars/Olympus"),
+    "time zone and nanoseconds": (pa.array([0, None, None], pa.timestamp("ns", tz="Mars/Olympus")), "Mars/Olympus"),
+    "days": (pa.array([2**31 - 1, None, None], pa.int32()).view(pa.date32()), r"date32\[day\]: "),
+    "milliseconds of days": (pa.array([TOO_LATE * 86_400_000 // 10**6, None, None], pa.int64()).view(pa.date64()), r"date"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+@pytest.mark.parametrize("column", ["date", "url", "text"])
+def test_a_value_that_cannot_be_read_is_one_bad_row(tmp_path: Path, case: str, column: str) -> None:
+    values, said = UNREADABLE[case]
+    texts = {"text": ["first", "second", "third"], column: values}
+    found, dropped = read(saved(tmp_path / "a.parquet", **texts))
+    ((reason, where, record),) = dropped
+    assert where == "a.parquet:1" and reason.startswith(f"{column} ") and len(reason) < 400, reason
+    assert re.search(said, reason), reason
+    assert json.loads(record) == ({} if column == "text" else {"text": "first"}), "the rest of the row can be read"
+    assert [number for number, _ in found] == [2, 3]
+    if column != "text" and case != "list":
+        assert [document["text"] for _, document in found if not isinstance(document, str)] in (["second", "third"], [])
+
+
+OTHERS: list[tuple[Any, Any]] = [  # values -> the field `date` of the document, or why it is none
+    (pa.array(["2026", None]), "2026"),
+    (pa.array(["2026", None], pa.large_string()), "2026"),
+    (pa.array(["2026", None], pa.string_view()), "2026"),
+    (pa.array(["2026", None]).dictionary_encode(), "2026"),
+    (pa.array([datetime.date(2026, 1, 2), None]), "2026-01-02"),
+    (pa.array([0, None], pa.date64()), "1970-01-01"),
+    (pa.array([0, None], pa.timestamp("s")), "1970-01-01T00:00:00"),
+    (pa.array([1, None], pa.timestamp("us", tz="UTC")), "1970-01-01T00:00:00.000001+00:00"),
+    (pa.array([0, None], pa.timestamp("ms", tz="+05:30")), "1970-01-01T05:30:00+05:30"),
+    (pa.array([1_000_000_001, None], pa.timestamp("ns")), "1970-01-01T00:00:01.000000001"),
+    (pa.array([-(2**63), None], pa.int64()).view(pa.timestamp("ns")), ""),  # what pandas writes for a missing time
+    (pa.array([b"1" * 16, None], pa.uuid()), str(UUID(bytes=b"1" * 16))),
+    (pa.nulls(2), ""),
+    (pa.array([b"\xff", None]), "date is not a string"),
+    (pa.array([b"2026", None], pa.binary(4)), "date is not a string"),
+    (pa.array([Decimal("1.5"), None]), "date is not a string"),
+    (pa.array([1.5, None]), "date is not a string"),
+    (pa.array([2**64 - 1, None], pa.uint64()), "date is not a string"),
+    (pa.array([True, None]), "date is not a string"),
+    (pa.array([1, None], pa.time64("ns")), "date is not a string"),
+    (pa.array([1, None], pa.duration("ns")), "date is not a string"),
+    (pa.array([["2026"], None]), "date is not a string"),
+    (pa.array([{"a": 1}, None]), "date is not a string"),
+    (pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())), "date is not a string"),
+]
+
+
+@pytest.mark.parametrize(("values", "expected"), OTHERS)
+def test_columns_of_other_types(tmp_path: Path, values: pa.Array, expected: str) -> None:
+    found, dropped = read(saved(tmp_path / "a.parquet", text=["first", "second"], date=values))
+    first = found[0][1] if isinstance(found[0][1], str) else found[0][1]["date"]
+    assert (first, found[1][1]["date"], dropped) == (expected, "", [])
+    typed, dropped = read(saved(tmp_path / "b.parquet", text=values))
+    assert not dropped and [number for number, _ in typed] == [1, 2] and typed[1][1] == cast(Any, "the row has no text")
+    if expected == "date is not a string":
+        assert typed[0][1] == cast(Any, "the text is not a string")
+
+
+def test_bad_values_in_several_batches_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row numbers count on over batches that are small because of long strings, and over row groups."""
+    monkeypatch.setattr(jsonl, "MAX_BATCH_BYTES", 4000)
+    path, size = tmp_path / "a.parquet", 1000
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 9, pa.int32()), pa.array(["x" * size]))
+    dates = pa.array([0, TOO_LATE, 0] * 3, pa.timestamp("ms"))
+    with pq.ParquetWriter(path, pa.schema({"text": long.type, "date": dates.type})) as writer:
+        for _ in range(2):
+            writer.write_table(pa.table({"text": long, "date": dates}))
+    found, dropped = read(ExternalFile(str(path), 1 << 30, "sha256:0"))
+    bad = [2, 5, 8, 11, 14, 17]
+    assert [where for _, where, _ in dropped] == [f"a.parquet:{number}" for number in bad]
+    assert [number for number, _ in found] == [number for number in range(1, 19) if number not in bad]
+
+
+def test_extract_counts_a_bad_value_as_bad_row_and_an_import_refuses_it(tmp_path: Path) -> None:
+    values = pa.array([0, TOO_LATE, 0], pa.timestamp("ms"))
+    file = saved(tmp_path / "a.parquet", text=["first", "second", "third"], date=values)
+    found = extract_rows(tmp_path / "shard", file, 0, "web", 1, Meter(tmp_path / "meter"))
+    assert [(row["reason"], row["records"]) for row in found["file"]] == [(None, 2), ("bad_row", 1)]
+    assert found["bad"][0]["where"].startswith("a.parquet:2 (date cannot be read (timestamp[ms]: ")
+    with pytest.raises(RecipeError, match=r"1 records cannot be imported:\n  - a.parquet:2: date cannot be read"):
+        take(tmp_path, tmp_path / "a.parquet")

@@ -1,0 +1,131 @@
+"""Every format of chats: what it reads, compared with TRL where TRL has the conversion, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
+from stages.examples.dialogue_formats.dialogue_format import file_reader
+from stages.examples.dialogue_formats.uncarried import UncarriedError
+from stages.examples.items.dialogue import BadDialogueError, Messages, read_messages
+from tests.made.chats import several, single
+from tests.made.real import NOT_HERE, real_folder
+
+BY_NAME = {known.name: known for known in CHAT_FORMATS}
+NAMES = {"system": "system", "user": "human", "assistant": "gpt"}
+CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def read(record: dict[str, Any]) -> Messages:
+    return file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})(record)
+
+
+@pytest.mark.parametrize(("record", "name"), [
+    ({"messages": CHAT}, "messages"),
+    ({"messages": CHAT, "instruction": "x", "output": "y", "conversations": []}, "messages"),
+    ({"conversations": [{"from": "human", "value": " hi "}, {"from": "gpt", "value": "ho"}]}, "sharegpt"),
+    ({"conversations": CHAT}, "sharegpt"),
+    ({"instruction": "hi", "input": "", "output": "ho"}, "alpaca"),
+    ({"instruction": " hi\n", "input": None, "output": "ho"}, "alpaca"),
+    ({"instruction": "hi", "input": " \n", "output": "ho", "history": []}, "alpaca"),
+    ({"prompt": "hi", "completion": "ho"}, "prompt_completion"),
+    ({"prompt": "hi", "response": " ho"}, "prompt_completion"),
+    ({"prompt": CHAT[:1], "completion": CHAT[1:]}, "prompt_completion"),
+])  # fmt: skip
+def test_every_format_is_recognised_by_its_fields_and_read(record: dict[str, Any], name: str) -> None:
+    assert [known.name for known in CHAT_FORMATS if known.recognises(record)][0] == name
+    assert read(record) == BY_NAME[name].read(record) == CHAT
+    assert read(record | {"system": " Be brief.\n"}) == [SYSTEM, *CHAT]
+    assert read(record | {"system": ""}) == read(record | {"system": None}) == CHAT
+
+
+def test_an_input_and_a_history_of_alpaca() -> None:
+    record = {"instruction": "Add.", "input": "1 and 2", "output": "3", "history": [["Hello?", "Yes?"]], "system": "Be brief."}
+    assert [(m["role"], m["content"]) for m in read(record)] == [
+        ("system", "Be brief."), ("user", "Hello?"), ("assistant", "Yes?"), ("user", "Add.\n\n1 and 2"), ("assistant", "3"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "message"), [
+    ({"messages": [{"role": "user", "content": "hi"}], "system": "x"}, "the conversation has no assistant turn"),
+    ({"messages": None}, "the field 'messages' is not a list of messages"),
+    ({"messages": [{"from": "human", "value": "hi"}]}, r"messages\[0\] has no role, but a field 'from' as in ShareGPT: write format: sharegpt"),
+    ({"messages": [SYSTEM, *CHAT], "system": "Be long."}, "the field 'system' and the first message are two different system texts"),
+    ({"messages": CHAT, "system": 3}, "system holds a number where a text belongs"),
+    ({"conversations": []}, "the field 'conversations' is not a list of messages"),
+    ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\] has the role 'robot'; the roles are system, human, user, gpt"),
+    ({"conversations": [{"value": "x"}]}, r"conversations\[0\] has no from"),
+    ({"conversations": [{"from": "human", "value": ""}]}, r"conversations\[0\] has no content"),
+    ({"conversations": [{"from": "human", "value": "x"}]}, "the conversation has no assistant turn"),
+    ({"instruction": "", "output": "x"}, "instruction has no content"),
+    ({"instruction": "x", "output": " "}, "output has no content"),
+    ({"instruction": "x", "input": 3, "output": "x"}, "input holds a number where a text belongs"),
+    ({"instruction": "x", "output": "y", "history": [["a"]]}, r"history\[0\] is not a list of a question and an answer"),
+    ({"instruction": "x", "output": "y", "history": "a"}, r"history\[0\] is not a list of a question and an answer"),
+    ({"prompt": "x", "completion": ""}, "completion has no content"),
+    ({"prompt": 3, "completion": "x"}, "the field 'prompt' is not a list of messages"),
+    ({"prompt": CHAT, "completion": CHAT[:1]}, "the conversation has no assistant turn"),
+])  # fmt: skip
+def test_a_wrong_field_is_named(record: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadDialogueError, match=message):
+        read(record)
+
+
+def test_a_system_text_that_is_there_twice_is_read_once() -> None:
+    assert read({"messages": [SYSTEM, *CHAT], "system": "Be brief. "}) == [SYSTEM, *CHAT]
+
+
+def test_made_chats_as_sharegpt_are_read_as_trl_reads_them() -> None:
+    from trl.data_utils import is_conversational_from_value, maybe_convert_to_chatml
+
+    for record in [*single(), *several()]:
+        plain = {"conversations": [{"from": m["role"], "value": m["content"]} for m in record["messages"]]}
+        named = {"conversations": [{"from": NAMES[m["role"]], "value": m["content"]} for m in record["messages"]]}
+        assert is_conversational_from_value(plain)
+        theirs = maybe_convert_to_chatml(copy.deepcopy(plain))["messages"]
+        assert read(named) == read(plain) == read_messages(theirs) == record["messages"]
+
+
+@settings(deadline=None)
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=2) | st.dictionaries(
+    st.sampled_from(["messages", "conversations", "instruction", "output", "prompt", "completion", "role", "content", "from", "value"]),
+    inner, max_size=3)))  # fmt: skip
+def test_anything_is_read_or_refused_with_a_message(value: Any) -> None:
+    for record in (
+        value if isinstance(value, dict) else {"messages": value},
+        {"conversations": value},
+        {"instruction": value, "output": "x"},
+    ):
+        try:
+            messages = read(record)
+        except (BadDialogueError, UncarriedError) as error:
+            assert 0 < len(str(error)) < 1000
+        else:
+            assert all(set(m) == {"role", "content"} and m["content"].strip() for m in messages)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not real_folder().is_dir(), reason=NOT_HERE)
+def test_real_files_are_read_as_their_converted_versions() -> None:
+    """GPTeacher's Alpaca-like records, whose output is called response, against the conversion of the corpus."""
+    folder = real_folder() / "sft"
+    original = json.loads(gzip.decompress((folder / "original" / "codegen-instruct.json.gz").read_bytes()))
+    converted = [json.loads(line)["messages"] for line in (folder / "gpteacher_codegen.messages.jsonl").read_text().splitlines()]
+    read_alpaca = file_reader(CHAT_FORMATS, "alpaca", {"output": "response"}, "conversations", {})
+    assert [read_alpaca(record) for record in original] == [read_messages(messages) for messages in converted]
+    dolly = lines(folder / "original" / "dolly_hhrlhf_train_small.jsonl.gz")
+    read_dolly = file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})
+    assert [read_dolly(record)[-1]["content"] for record in dolly] == [record["response"].strip() for record in dolly]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]

@@ -1,0 +1,137 @@
+"""Every format of preference pairs: what it reads, compared with TRL where TRL has the conversion, and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.examples.dialogue_formats.dialogue_format import file_reader
+from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.items.dialogue import BadDialogueError, Pair, read_pair
+from tests.made.chats import pairs
+from tests.made.real import NOT_HERE, real_folder
+
+BY_NAME = {known.name: known for known in PAIR_FORMATS}
+USER, HO, NO = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "assistant", "content": "no"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+PAIR = Pair([USER], "ho", "no")
+
+
+def read(record: dict[str, Any], name: str = "auto") -> Pair:
+    return file_reader(PAIR_FORMATS, name, {}, "preferences", {})(record)
+
+
+@pytest.mark.parametrize(("record", "name"), [
+    ({"prompt": "hi", "chosen": "ho", "rejected": "no"}, "prompt_pair"),
+    ({"prompt": [USER], "chosen": [HO], "rejected": "no"}, "prompt_pair"),
+    ({"prompt": "hi", "chosen": [USER, HO], "rejected": [USER, NO], "score_chosen": 8.0, "score_rejected": 7.5}, "prompt_pair"),
+    ({"prompt": [USER], "chosen": [USER, HO], "rejected": [USER, NO]}, "prompt_pair"),
+    ({"prompt": "hi", "instruction": "other", "chosen": "ho", "rejected": "no"}, "prompt_pair"),
+    ({"instruction": "hi", "chosen": "ho", "rejected": "no"}, "instruction_pair"),
+    ({"instruction": "hi", "chosen": "ho", "rejected": "no", "completions": []}, "instruction_pair"),
+    ({"question": "hi", "chosen": "ho", "rejected": "no"}, "orca"),
+    ({"chosen": [USER, HO], "rejected": [USER, NO]}, "message_pair"),
+    ({"chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: no"}, "hh_rlhf"),
+    ({"chosen": "Human: hi\n\nAssistant: ho\n", "rejected": "Human: hi\n\nAssistant: no"}, "hh_rlhf"),
+    ({"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": " ho", "rejected": " no"}, "hh_rlhf"),
+    ({"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: no"}, "hh_rlhf"),
+    ({"instruction": "hi", "completions": [{"response": "no", "overall_score": 2}, {"response": "ho", "overall_score": 2.5}]}, "ultrafeedback"),
+    ({"instruction": "hi", "completions": [{"response": "ho", "overall_score": 9}, {"response": "no", "overall_score": 1}]}, "ultrafeedback"),
+])  # fmt: skip
+def test_every_format_is_recognised_by_its_fields_and_read(record: dict[str, Any], name: str) -> None:
+    assert [known.name for known in PAIR_FORMATS if known.recognises(record)][0] == name
+    assert read(record) == read(record, name) == BY_NAME[name].read(record) == PAIR
+
+
+@pytest.mark.parametrize("record", [
+    {"question": "hi", "chosen": "ho", "rejected": "no", "system": "Be brief."},
+    {"prompt": "hi", "chosen": "ho", "rejected": "no", "system": " Be brief. "},
+    {"chosen": [SYSTEM, USER, HO], "rejected": [SYSTEM, USER, NO], "system": "Be brief."},
+    {"prompt": "hi", "chosen": [SYSTEM, USER, HO], "rejected": [SYSTEM, USER, NO]},
+])  # fmt: skip
+def test_a_system_text_is_the_first_turn_of_the_prompt(record: dict[str, Any]) -> None:
+    assert read(record) == Pair([SYSTEM, USER], "ho", "no")
+
+
+@pytest.mark.parametrize(("record", "message"), [
+    ({"question": "hi", "chosen": "ho", "rejected": "ho"}, "chosen and rejected are identical"),
+    ({"question": " ", "chosen": "ho", "rejected": "no"}, "question has no content"),
+    ({"question": "hi", "chosen": "ho", "rejected": ""}, "rejected has no content"),
+    ({"prompt": "ha", "chosen": [USER, HO], "rejected": [USER, NO]}, "the field 'prompt' is not in the conversation with which chosen and rej"),
+    ({"prompt": [SYSTEM, USER], "chosen": [USER, HO], "rejected": [USER, NO]}, "the field 'prompt' is not in the conversation"),
+    ({"chosen": [USER, HO], "rejected": [USER, HO]}, "chosen and rejected are identical"),
+    ({"chosen": [HO], "rejected": [NO]}, "there is no prompt before the answers"),
+    ({"chosen": [USER, HO, USER], "rejected": [USER, NO]}, r"chosen does not end with one assistant turn after the turns that .* share \(1\)"),
+    ({"chosen": [USER, HO], "rejected": [USER]}, r"rejected does not end with one assistant turn after the turns that .* share \(1\)"),
+    ({"chosen": [USER, HO, HO], "rejected": [USER, HO, NO]}, "the prompt ends with an assistant turn"),
+    ({"chosen": [USER, {"role": "robot", "content": "x"}], "rejected": [USER, NO]}, r"chosen\[1\] has the role 'robot'"),
+    ({"chosen": "Human: hi\n\nAssistant: ho", "rejected": "Human: hi\n\nAssistant:"}, r"rejected\[1\] has no content"),
+    ({"chosen": "Human: hi\n\nAssistant: ho", "rejected": "Human: ha\n\nAssistant: ho"}, "chosen does not end with one assistant turn"),
+    ({"prompt": "Human: hi\n\nAssistant: ", "chosen": "", "rejected": "no"}, "chosen has no content"),
+    ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}] * 4}, "the record has 4 completions, and a pair needs two"),
+    ({"instruction": "hi", "completions": "x"}, "the record has no list of completions, and a pair needs two"),
+    ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}] * 2}, "both completions have the same overall_score"),
+    ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}, {"response": "b"}]},
+     r"completions\[1\] has no number overall_score"),
+    ({"instruction": "hi", "completions": [{"response": "", "overall_score": 1}, 3]}, r"completions\[0\].response has no content"),
+])  # fmt: skip
+def test_a_wrong_field_is_named(record: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadDialogueError, match=message):
+        read(record)
+
+
+def test_a_text_that_is_no_transcript_is_refused_by_name() -> None:
+    with pytest.raises(BadDialogueError, match="chosen does not begin with 'Human:' or 'Assistant:'"):
+        read({"chosen": "Well: \n\nHuman: hi\n\nAssistant: ho", "rejected": "no"}, "hh_rlhf")
+
+
+def test_a_prompt_beside_whole_conversations_can_be_left_out_by_name() -> None:
+    assert read({"prompt": "a title", "chosen": [USER, HO], "rejected": [USER, NO]}, "message_pair") == PAIR
+
+
+def test_whole_conversations_are_divided_as_trl_divides_them() -> None:
+    from trl.data_utils import extract_prompt
+
+    for record in pairs():
+        whole = {side: [*record["prompt"], *record[side]] for side in ("chosen", "rejected")}
+        theirs = extract_prompt(whole)
+        assert theirs["prompt"] == record["prompt"]
+        expected = read_pair(theirs)
+        assert read(whole) == read(whole | {"prompt": record["prompt"]}) == expected == read_pair(record)
+        assert read({"chosen": transcript(whole["chosen"]), "rejected": transcript(whole["rejected"])}) == expected
+
+
+def transcript(messages: list[dict[str, str]]) -> str:
+    return "".join(f"\n\n{'Human' if m['role'] == 'user' else 'Assistant'}: {m['content']}" for m in messages)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not real_folder().is_dir(), reason=NOT_HERE)
+@pytest.mark.parametrize(("name", "refused"), [("harmless-base", 9), ("helpful-base", 15), ("helpful-online", 8)])
+def test_real_transcripts_are_read_as_their_converted_versions(name: str, refused: int) -> None:
+    """The original files of hh-rlhf against the conversion of the corpus, which leaves out pairs with different or odd prompts.
+
+    One pair that the conversion keeps has an empty turn.
+    """
+    folder = real_folder() / "preference"
+    converted = {
+        json.dumps(record["prompt"]) + json.dumps(record["chosen"])
+        for record in lines(folder / f"hh_{name.replace('-', '_')}.pref.jsonl.gz")
+    }
+    found, bad = set(), 0
+    for record in lines(folder / "original" / f"hh-rlhf.{name}.test.jsonl.gz"):
+        try:
+            pair = read(record)
+        except BadDialogueError:
+            bad += 1
+        else:
+            found.add(json.dumps(pair.prompt) + json.dumps([{"role": "assistant", "content": pair.chosen}]))
+    assert bad <= refused and len(converted - found) <= (name == "helpful-online")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]

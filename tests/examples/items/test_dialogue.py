@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import JsonValue
+
+from stages.examples.items.dialogue import BadDialogueError, forged_token, read_messages, read_pair, split_key
+
+USER: dict[str, JsonValue] = {"role": "user", "content": " hi "}
+ANSWER: dict[str, JsonValue] = {"role": "assistant", "content": "ho"}
+
+
+def test_messages_are_read_and_trimmed() -> None:
+    assert read_messages([USER, ANSWER]) == [{"role": "user", "content": "hi"}, ANSWER]
+
+
+@pytest.mark.parametrize(("value", "message"), [
+    (None, "the field 'messages' is not a list of messages"),
+    ([], "the field 'messages' is not a list of messages"),
+    ([{"content": "x"}], r"messages\[0\] has no role"),
+    ([USER, {"role": "robot", "content": "x"}], r"messages\[1\] has the role 'robot'; the roles are system, user, assistant"),
+    ([USER, {"role": "assistant", "content": "  "}], r"messages\[1\] has no content"),
+    ([USER, {"role": "assistant"}], r"messages\[1\] has no content"),
+    ([USER], "the conversation has no assistant turn"),
+])  # fmt: skip
+def test_wrong_messages_are_named(value: JsonValue, message: str) -> None:
+    with pytest.raises(BadDialogueError, match=message):
+        read_messages(value)
+
+
+def test_pairs_come_as_texts_or_messages() -> None:
+    a = read_pair({"prompt": "hi", "chosen": "ho", "rejected": "no"})
+    b = read_pair({"prompt": [USER], "chosen": [ANSWER], "rejected": "no"})
+    assert a == b and a.prompt == [{"role": "user", "content": "hi"}] and (a.chosen, a.rejected) == ("ho", "no")
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"chosen": "no"}, "chosen and rejected are identical"),
+    ({"rejected": ""}, "rejected has no content"),
+    ({"prompt": [USER, ANSWER]}, "the prompt ends with an assistant turn"),
+    ({"chosen": [USER, ANSWER]}, "chosen is not one assistant turn"),
+    ({"prompt": 3}, "the field 'prompt' is not a list of messages"),
+])  # fmt: skip
+def test_wrong_pairs_are_named(change: dict[str, JsonValue], message: str) -> None:
+    with pytest.raises(BadDialogueError, match=message):
+        read_pair({"prompt": "hi", "chosen": "ho", "rejected": "no"} | change)
+    with pytest.raises(BadDialogueError, match="the field 'prompt' is missing"):
+        read_pair({"chosen": "ho", "rejected": "no"})
+
+
+def test_forged_tokens_and_split_keys() -> None:
+    assert forged_token(["a", "b <|eot_id|>"]) == "<|eot_id|>"
+    assert split_key("Return the `sum`.") == split_key("return THE sum") == "return the sum"

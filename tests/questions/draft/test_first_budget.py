@@ -1,0 +1,83 @@
+"""The proposal for a first training: its arithmetic by hand, its limits, and that every proposal is a valid recipe."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from stages.questions.draft.first_budget import SHAPES, Amounts, FirstBudget, LocalMachine, first_budget, gpu_flops, model_of
+from stages.training.model import flops
+
+LAPTOP = LocalMachine(2, 24 << 30)
+NODE = LocalMachine(96, 1 << 40, ("NVIDIA H100 80GB HBM3",) * 8)
+
+
+def test_the_arithmetic_of_two_cores() -> None:
+    found = first_budget(LAPTOP, Amounts(10**9))
+    assert found.device_flops == 2 * 50e9 and found.available_tokens == 125_000_000
+    assert found.shape == SHAPES[0] and found.vocab_size == 4096
+    per_token = 6 * (4 * (128 * (2 * 128 + 2 * 64) + 3 * 128 * 384) + 4096 * 128) + 12 * 4 * 128 * 256
+    assert found.affordable_tokens == int(1e11 * 3600 / per_token)
+    assert found.pretrain.tokens == 38_000_000 <= found.affordable_tokens  # two digits
+    assert found.pretrain.learning_rate == 0.006 and found.pretrain.steps == 38_000_000 // (found.global_batch_size * 256)
+    assert (found.workers, found.ranks, found.micro_batch_size) == (2, 2, 4)
+
+
+def test_little_text_is_read_four_times() -> None:
+    found = first_budget(LAPTOP, Amounts(1_000_000))
+    assert found.available_tokens == 125_000 and found.pretrain.tokens == 500_000 and found.vocab_size == 1024
+    assert found.global_batch_size * 256 <= 125_000 / 4
+
+
+def test_a_larger_machine_gets_a_larger_model() -> None:
+    sizes = [first_budget(LocalMachine(cores, 1 << 40), Amounts(10**12)).shape for cores in (1, 8, 64)]
+    sizes.append(first_budget(NODE, Amounts(10**12)).shape)
+    assert [SHAPES.index(shape) for shape in sizes] == sorted({SHAPES.index(shape) for shape in sizes})
+    chosen = first_budget(NODE, Amounts(10**12))
+    assert chosen.affordable_tokens >= 20 * flops.parameter_count(chosen.model)
+    assert first_budget(NODE, Amounts(10**7)).shape == SHAPES[0]  # more machine than text
+
+
+def test_the_speed_of_gpus() -> None:
+    assert gpu_flops(("NVIDIA H100 80GB HBM3",)) == pytest.approx(0.2 * 989e12)
+    assert gpu_flops(("NVIDIA L40S", "NVIDIA L4")) == pytest.approx(0.2 * (362e12 + 121e12))
+    assert gpu_flops(("Some other",)) == pytest.approx(0.2 * 60e12)
+
+
+MACHINES = [LAPTOP, NODE, LocalMachine(1, 1 << 30), LocalMachine(64, 8 << 30), LocalMachine(4, 16 << 30, ("NVIDIA L4",))]
+AMOUNTS = [Amounts(*given) for given in itertools.product((0, 1, 10_000, 10**7, 10**13), (0, 1, 10**6), (0, 1, 10_000)) if any(given)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("amounts", AMOUNTS)
+def test_every_proposal_is_possible(machine: LocalMachine, amounts: Amounts) -> None:
+    found: FirstBudget = first_budget(machine, amounts)
+    together = found.ranks * found.micro_batch_size
+    assert found.global_batch_size % together == 0 == found.tuning_batch_size % together
+    assert 1 <= found.ranks <= (len(machine.gpus) or machine.cores) and 1 <= found.workers <= machine.cores
+    if amounts.pairs:
+        assert together <= max(1, amounts.pairs // 2)
+    for training in (found.pretrain, found.sft, found.dpo):
+        assert training.steps >= 1 and 0 < training.learning_rate <= 0.006
+    assert 320 <= found.vocab_size <= found.shape.vocab_size
+    assert found.model == model_of(found.shape, found.vocab_size) and found.pretrain.tokens >= found.shape.seq_len
+
+
+def test_examples_that_are_too_long_do_not_count() -> None:
+    """The first shape has a context of 256 tokens; with at least two bytes per token, 512 bytes surely fit."""
+    found = first_budget(LAPTOP, Amounts(10**9, 10**6, 1000, (512, 513, 9000, 100), (512, 513, 514, 515)))
+    assert found.shape.seq_len == 256 and found.dpo.steps == 250 // found.tuning_batch_size
+    assert found.sft.steps == 2 * (500_000 // (4 * 256)) // found.tuning_batch_size
+
+
+@pytest.mark.parametrize(("chats", "size"), [(57, 60), (12, 90), (3, 40), (200, 30)])
+def test_few_short_chats_fill_a_batch(chats: int, size: int) -> None:
+    """Six bytes are a long token, and a tenth of the chats is held out: what then is left fills the batch."""
+    found = first_budget(LAPTOP, Amounts(700_000, chats * size, 40, (size,) * chats, (300,) * 40))
+    assert found.tuning_batch_size <= max(1, 0.9 * chats * size / 6 / 256)
+
+
+def test_an_imported_model_is_tuned_at_the_rates_of_its_papers() -> None:
+    found = first_budget(LAPTOP, Amounts(0, 10**6, 1000))
+    assert (found.sft.learning_rate, found.dpo.learning_rate) == (2e-5, 5e-7)

@@ -1,0 +1,165 @@
+"""Differences of artifacts and runs, takedown, garbage collection: on toy homes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from flows.cli import main
+from stages.questions.affected import affected
+from stages.questions.compare import compare_runs, diff
+from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.recipe import load_recipe
+from stages.record.index import database
+from stages.record.run.gc import collect, collectable
+from stages.record.store import runs
+from stages.record.store.names import give_name
+from stages.record.tables.parquet import schema, write_rows
+from tests.conftest import run_stage
+from tests.record.toys import COUNT, WORDS
+
+
+def recorded(home: Path, name: str, *artifacts: Artifact, until: str = "") -> str:
+    """Returns a finished run of the recipe `name` with these artifacts."""
+    path = home.parent / f"{name}.yaml"
+    path.write_text(f"name: {name}\n")
+    recipe = load_recipe(str(path), {"words": WORDS.config, "count": COUNT.config})
+    run = runs.start_run(home, recipe, {"flow": "pretrain", "until": until})
+    for artifact in artifacts:
+        runs.record_node(home, run, artifact.manifest["node"], "built", f"{artifact.manifest['node']}/{artifact.path.name}")
+    runs.end_run(home, run, "done")
+    database.update(home)
+    return run
+
+
+def branch(home: Path, words: list[str], factor: int = 1) -> list[Artifact]:
+    made = run_stage(WORDS, {"words": words}, {}, home)
+    return [made, run_stage(COUNT, {"factor": factor}, {"words": made}, home)]
+
+
+def test_diff_names_config_summary_and_content(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    recorded(home, "toy", *branch(home, ["a"]), *branch(home, ["a", "long"]))
+    one, two = (f"words/{p.name}" for p in sorted((home / "artifacts" / "words").iterdir()))
+    rows = {row["what"]: (row["a"], row["b"]) for row in diff(home, one, two)}
+    assert set(map(tuple, rows["config.words"])) == {("a",), ("a", "long")}
+    assert set(rows["summary.longest"]) == {1, 4} and "digest" in rows and "seed" not in rows and "code" not in rows
+    assert diff(home, one, one) == []
+    with pytest.raises(RecipeError, match="There is no artifact 'nothing'"):
+        diff(home, one, "nothing")
+
+
+def test_compare_shows_only_nodes_that_differ(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = recorded(home, "toy", *branch(home, ["a"]))
+    second = recorded(home, "toy", *branch(home, ["a"], factor=2))
+    third = recorded(home, "toy", *branch(home, ["a"])[:1])
+    rows = compare_runs(home, first, second)
+    assert {row["node"] for row in rows} == {"count"}
+    assert {"node": "count", "what": "config.factor", "a": 1, "b": 2} in rows and {"node": "count", "what": "rows", "a": 1, "b": 2} in rows
+    assert compare_runs(home, first, third) == [{"node": "count", "what": "reached", "a": True, "b": False}]
+    assert compare_runs(home, first, first) == []
+    with pytest.raises(RecipeError, match="There is no run 'never' here"):
+        compare_runs(home, first, "never")
+
+
+def test_gc_keeps_what_the_newest_run_of_each_recipe_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    shared, old = branch(home, ["a"])
+    first = recorded(home, "toy", shared, old)
+    other = branch(home, ["b"])
+    recorded(home, "other", *other)
+    new = run_stage(COUNT, {"factor": 3}, {"words": shared}, home)
+    second = recorded(home, "toy", new)  # its input counts although the run does not name it
+    assert [row["artifact_id"] for row in collectable(home, 1)] == [f"count/{old.path.name}"]
+    assert collectable(home, 2) == []
+    assert main(["lineage", "gc", "--home", str(home)]) == 0
+    assert "1 artifacts" in capsys.readouterr().out and old.path.exists()
+    assert main(["lineage", "gc", "--yes", "--home", str(home)]) == 0
+    assert "removed" in capsys.readouterr().out and not old.path.exists()
+    assert shared.path.exists() and new.path.exists() and all(a.path.exists() for a in other)
+    assert database.query(home, "SELECT count(*) FROM artifact")[1] == [(4,)]
+    assert len(database.query(home, "SELECT * FROM run")[1]) == 3
+    assert compare_runs(home, first, second)[-1] == {
+        "node": "count",
+        "what": "artifact",
+        "a": f"count/{old.path.name}",
+        "b": f"count/{new.path.name}",
+    }
+    assert main(["lineage", "gc", "--keep-runs", "0", "--home", str(home)]) == 2
+
+
+def test_gc_does_not_take_a_run_that_stopped_early_for_the_whole_pipeline(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    recorded(home, "toy", *branch(home, ["a"]))
+    recorded(home, "toy", *branch(home, ["b"])[:1], until="words")
+    assert [row["node"] for row in collectable(home, 1)] == ["count"]  # of b, which no run names
+
+
+def test_gc_is_refused_while_a_run_works(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = branch(home, ["a"])
+    with runs.hold_home(home), pytest.raises(StageError, match="A run is working on this home"):
+        collect(home, 1)
+    assert made[1].path.exists()
+
+
+def test_gc_keeps_what_has_a_name_and_what_a_named_run_built(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    old, named, newest = (branch(home, [word]) for word in "abc")
+    first = recorded(home, "toy", *old)
+    recorded(home, "toy", *named)
+    recorded(home, "toy", *newest)
+    give_name(home, "first-of-all", first)
+    give_name(home, "kept", f"count/{named[1].path.name}")
+    assert collectable(home, 1) == []
+    give_name(home, "kept", f"count/{newest[1].path.name}", move=True)
+    gone = [row["artifact_id"] for row in collectable(home, 1)]
+    assert gone == [f"words/{named[0].path.name}", f"count/{named[1].path.name}"]
+    assert [row["artifact_id"] for row in collect(home, 1)[0]] == gone
+    assert not named[1].path.exists() and old[1].path.exists()
+
+
+def test_gc_takes_scratch_and_free_leases(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = branch(home, ["a"])
+    recorded(home, "toy", *made)
+    left = home / "scratch" / "words-0123456789ab" / "work"
+    left.mkdir(parents=True)
+    (left / "half").write_text("1234")
+    (home / "leases" / "words-0123456789ab").write_text("")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(timeout=60)
+    (home / f".hashes.json.{ended.pid}.2").write_text("")
+    rows = collectable(home, 1)
+    assert [(r["artifact_id"], r["node"], r["bytes"]) for r in rows] == [("scratch/words-0123456789ab", "words", 4)]
+    assert collect(home, 1) == (rows, 4)
+    assert not left.exists() and not list((home / "leases").iterdir()) and not list(home.glob(".*"))
+
+
+def test_affected_lists_holders_and_what_was_made_from_them(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    made = branch(home, ["a"])
+    elsewhere = run_stage(WORDS, {"words": ["z"]}, {}, home)
+    for artifact, url in ((made[0], "http://bad.example/x"), (elsewhere, "http://good.example/y")):
+        rows = [{"doc_id": UUID(int=7), "url": url, "verdict": "kept"}, {"doc_id": UUID(int=8), "url": url + "2", "verdict": "dropped"}]
+        rows = [row | {"doc_id": UUID(int=row["doc_id"].int + (100 if "good" in url else 0))} for row in rows]  # type: ignore[attr-defined]
+        write_rows(
+            artifact.path / "decisions" / "00000.parquet", schema(doc_id="uuid", url="string", verdict="string", reason="string"), rows
+        )
+        manifest = json.loads((artifact.path / "manifest.json").read_text())
+        manifest["files"].append({"path": "decisions/00000.parquet", "bytes": 0, "sha256": "0" * 64})
+        (artifact.path / "manifest.json").write_text(json.dumps(manifest))
+    database.reindex(home)
+    rows = affected(home, "http://bad.example/%").artifacts
+    with pytest.raises(RecipeError, match="No recorded document"):
+        affected(home, "http://bad_example/%")  # only % is a wildcard
+    assert [(r["node"], r["relation"], r["documents"]) for r in rows] == [("words", "holds", 1), ("count", "made from", None)]
+    with pytest.raises(RecipeError, match="No recorded document has a URL like"):
+        affected(home, "http://nobody.example/%")

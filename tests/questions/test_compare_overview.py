@@ -1,0 +1,171 @@
+"""Two runs on one screen: scores by paired tests first, then what the recipes and the data differ in, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from flows.cli.compare_screen import ROWS, print_overview
+from stages.questions.compare import NodeDifference, RunsOverview, ScoreDifference, SizeDifference, compare_runs, overview
+from stages.record.index import database
+from tests.conftest import answered
+from tests.questions.two_runs import make_artifact, make_run
+
+SAMPLE = {"task": "string", "item_id": "string", "metric": "string", "value": "float64"}
+ITEMS = 40
+
+
+def scored(home: Path, number: int, right: Sequence[int], nats: Sequence[float], more: Sequence[Mapping[str, object]] = ()) -> str:
+    """Returns an artifact of evaluate@base. right: 1 or 0 per item of a benchmark; nats: of each validation document, 10 bytes long."""
+    rows = [{"task": "quiz", "item_id": f"q{i}", "metric": "acc", "value": float(value)} for i, value in enumerate(right)]
+    for i, value in enumerate(nats):
+        rows += [
+            {"task": "validation", "item_id": f"d{i}", "metric": metric, "value": v} for metric, v in (("nll", value), ("bytes", 10.0))
+        ]
+    name = make_artifact(home, "evaluate@base", number, {}, {"samples.parquet": (SAMPLE, rows)})
+    scores = [
+        {"task": "quiz", "metric": "acc", "value": sum(right) / len(right), "primary": True},
+        {"task": "quiz", "metric": "acc_norm", "value": 0.5, "primary": False},
+        {"task": "validation", "metric": "bits_per_byte", "value": sum(nats) / len(nats) / 10, "primary": True},
+        *more,
+    ]
+    (home / "artifacts" / name / "scores.json").write_text(json.dumps(scores))
+    patched(home, name, kind="scores")
+    return name
+
+
+def patched(home: Path, name: str, **fields: object) -> None:
+    path = home / "artifacts" / name / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a home with two runs. The second answers 20 of 40 items more right and needs as many bits; its dedup keeps fewer documents."""
+    home = tmp_path_factory.mktemp("compared") / "home"
+    one_number = [{"task": "riddle", "metric": "perplexity", "value": 9.0, "primary": True}]
+    for number, right in ((1, [0] * ITEMS), (2, [1] * 20 + [0] * 20)):
+        dedup = make_artifact(home, "dedup", number, {}, {})
+        parts = {"node": "dedup", "config": {"threshold": number / 4}, "code": "x" * number, "seed": 1, "inputs": {"documents": "0" * 64}}
+        patched(home, dedup, rows=1000 * number, tokens=5000 * number, key_parts=parts)
+        scores = scored(home, number, right, [10.0 + (i + number) % 2 for i in range(ITEMS)], one_number)
+        pretrain = make_artifact(home, "pretrain", number, {}, {})
+        patched(home, pretrain, rows=77 * number, kind="checkpoint")
+        extra = [make_artifact(home, "crawl" if number == 1 else "mix", number, {}, {})]
+        make_run(home, number, [dedup, pretrain, scores, *extra])
+    database.update(home)
+    return home
+
+
+def test_the_scores_are_compared_item_by_item_and_corrected_together(home: Path) -> None:
+    quiz, validation, riddle = overview(home, "tiny-1", "tiny-2").scores
+    assert (quiz["model"], quiz["task"], quiz["metric"], quiz["a"], quiz["b"], quiz["difference"]) == ("base", "quiz", "acc", 0, 0.5, 0.5)
+    assert quiz["p"] == pytest.approx(2 * 2 * 0.5**20) and quiz["shown"] == "b is better", (
+        "McNemar: 20 to 0; twice, because two were tested"
+    )
+    assert validation["p"] > 0.9 and validation["shown"] == "no difference is shown"
+    assert riddle["p"] is None and riddle["shown"] == "no difference is shown: only one number was recorded"
+    back = overview(home, "tiny-2", "tiny-1").scores
+    assert (back[0]["difference"], back[0]["shown"]) == (-0.5, "a is better")
+
+
+def test_fewer_bits_are_better_and_other_items_are_not_compared(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    nats = [20.0 + i for i in range(12)]
+    runs = [scored(home, 1, [0, 1], nats), scored(home, 2, [1, 0, 1], [value - 3 for value in nats]), scored(home, 3, [1, 0, 1], nats[:11])]
+    for number, made in enumerate(runs, start=1):
+        make_run(home, number, [made])
+    database.update(home)
+    quiz, validation = overview(home, "tiny-1", "tiny-2").scores
+    assert quiz["shown"] == "no difference is shown: the two were not scored on the same items" and quiz["p"] is None
+    assert validation["difference"] == pytest.approx(-0.3) and validation["shown"] == "b is better"
+    assert validation["p"] == pytest.approx(2 / 2**12), "the exact sign-flip test; the other score was not tested"
+    assert overview(home, "tiny-2", "tiny-3").scores[1]["shown"].endswith("the two were not scored on the same items")
+
+
+def test_a_score_of_one_run_alone_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    old, new = ([{"task": name, "metric": "acc", "value": 0.5, "primary": True}] for name in ("hellaswag", "loam_hellaswag"))
+    for number, more in enumerate((old, new), start=1):
+        make_run(home, number, [scored(home, number, [0, 1], [1.0], more)])
+    database.update(home)
+    found = overview(home, "tiny-1", "tiny-2")
+    assert (found.scored_a, found.scored_b) == (["base hellaswag acc"], ["base loam_hellaswag acc"])
+    assert main(["compare", "tiny-1", "tiny-2", "--home", str(home)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "scored for tiny-1 alone: base hellaswag acc" in lines and "scored for tiny-2 alone: base loam_hellaswag acc" in lines
+
+
+def test_what_differs_is_sorted_and_nothing_is_counted_twice(home: Path) -> None:
+    found = overview(home, "tiny-1", "tiny-2")
+    assert [(row["node"], row["what"], row["a"], row["b"]) for row in found.settings] == [("dedup", "config.threshold", 0.25, 0.5)]
+    assert found.data == [{"node": "dedup", "rows_a": 1000, "rows_b": 2000, "tokens_a": 5000, "tokens_b": 10000}]
+    assert (found.only_a, found.only_b, found.gone) == (["crawl"], ["mix"], [])
+    assert set(found.code) == {"dedup", "pretrain", "evaluate@base"}
+    rest = [row for row in compare_runs(home, "tiny-1", "tiny-2") if row["what"] not in ("reached", "code", "config.threshold")]
+    rest = [row for row in rest if (row["node"], row["what"]) not in (("dedup", "rows"), ("dedup", "tokens"))]
+    assert found.others == len(rest) and ("pretrain", "rows") in {(row["node"], row["what"]) for row in rest}
+
+
+def test_the_screen_and_the_details(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at = ["--home", str(home)]
+    assert main(["compare", "tiny-1", "tiny-2", *at]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 25 and lines[0] == "a = tiny-1, b = tiny-2"
+    assert lines[3].split("  ")[0] == "base quiz acc" and lines[3].endswith("+0.5000  p < 0.001  b is better")
+    heads = [line.split()[0] for line in lines if line.split()[-1:] in (["b"],) or line.startswith(("score ", "data "))]
+    assert heads == ["score", "setting", "data"]
+    assert "dedup.threshold  0.25  0.5" in lines
+    assert "only tiny-1 reached: crawl" in lines and "only tiny-2 reached: mix" in lines
+    assert "other code or versions of packages built: dedup, pretrain, evaluate@base" in lines
+    assert lines[-1].endswith("other values differ too: `loam compare tiny-1 tiny-2 --details`")
+    assert main(["compare", "tiny-1", "tiny-2", "--details", *at]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(compare_runs(home, "tiny-1", "tiny-2"))
+    assert main(["compare", "tiny-1", "tiny-2", "--json", *at]) == 0
+    assert answered(capsys.readouterr().out, "compare") == json.loads(json.dumps(compare_runs(home, "tiny-1", "tiny-2")))
+    assert main(["compare", "tiny-1", "tiny-1", *at]) == 0
+    assert capsys.readouterr().out == "a = tiny-1, b = tiny-1\nBoth have the same artifacts.\n"
+
+
+def test_an_imported_node_is_named_in_place_of_its_values(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The manifest of an import has no settings, and no stage's code made it: neither is a difference of the recipes or of the code."""
+    other = shutil.copytree(home, tmp_path / "other")
+    folder = other / "runs" / "run-2"
+    folder.joinpath("nodes.jsonl").write_text(folder.joinpath("nodes.jsonl").read_text().replace("built", "imported", 1))
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"resolved": {"import": {"dedup": "corpus"}}}))
+    database.reindex(other)
+    assert main(["compare", "tiny-1", "tiny-2", "--home", str(other)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "import.dedup  built  imported (corpus)" in lines and not any(line.startswith("dedup.") for line in lines)
+    assert "other code or versions of packages built: pretrain, evaluate@base" in lines
+    found, before = overview(other, "tiny-2", "tiny-1"), overview(home, "tiny-2", "tiny-1")
+    assert [(row["node"], row["what"], row["a"], row["b"]) for row in found.settings] == [("dedup", "import", "imported (corpus)", "built")]
+    assert found.others == before.others + 2, "its threshold and its code are left to --details"
+    (folder / "run.json").write_text(json.dumps(record))
+    database.reindex(other)
+    assert overview(other, "tiny-1", "tiny-2").settings[0]["b"] == "imported (by a name that is not recorded)"
+
+
+@pytest.mark.parametrize(("scores", "settings", "data"), [(30, 30, 30), (30, 0, 2), (0, 30, 1), (9, 2, 4)])
+def test_whatever_differs_it_is_one_screen(capsys: pytest.CaptureFixture[str], scores: int, settings: int, data: int) -> None:
+    score: ScoreDifference = {"model": "sft", "task": "t", "metric": "m", "a": 1, "b": 2, "difference": 1, "p": 0.5, "shown": "none"}
+    setting: NodeDifference = {"node": "dedup", "what": "config.x", "a": "y" * 200, "b": [1, 2]}
+    size: SizeDifference = {"node": "dedup", "rows_a": 1, "rows_b": 2, "tokens_a": 0, "tokens_b": 0}
+    print_overview(
+        RunsOverview([score] * scores, [setting] * settings, [size] * data, ["x"], ["y"], ["z"], ["u"], ["v"], ["w"], 5), "a b", "c"
+    )
+    lines = capsys.readouterr().out.splitlines()
+    rows = [sum(line.startswith(start) for line in lines) for start in ("sft t m", "dedup.x", "dedup  ")]
+    assert len(lines) <= 31 and sum(rows) <= ROWS and max(map(len, lines)) < 140
+    assert rows[0] == min(scores, ROWS - rows[1] - rows[2]) and rows[1] == min(4, settings) and rows[2] == min(4, data)
+    left = [
+        (count - shown, name) for count, shown, name in zip((scores, settings, data), rows, ("scores", "settings", "data"), strict=True)
+    ]
+    wanted = "".join(f"{count} {name}, " for count, name in left if count)
+    assert lines[-1] == f"{wanted}5 other values differ too: `loam compare 'a b' c --details`"

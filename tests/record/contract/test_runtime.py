@@ -1,0 +1,27 @@
+"""What the section `runtime` refuses by itself."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from stages.record.contract.runtime import Runtime
+
+
+@pytest.mark.parametrize("stage", [0, 2, 4])
+def test_other_stages_of_zero_are_refused(stage: int) -> None:
+    assert [Runtime.model_validate({"zero_stage": own}).zero_stage for own in (1, 3)] == [1, 3]
+    with pytest.raises(ValidationError, match="Input should be 1 or 3"):
+        Runtime.model_validate({"zero_stage": stage})
+
+
+def test_offloading_under_stage_1_is_refused() -> None:
+    assert Runtime(offload_optimizer=True).zero_stage == 3
+    with pytest.raises(ValidationError, match="offload_optimizer needs zero_stage 3; set zero_stage to 3 or offload_optimizer to false"):
+        Runtime(offload_optimizer=True, zero_stage=1)
+
+
+def test_a_tracker_that_is_named_twice_is_refused() -> None:
+    assert Runtime(trackers=("tensorboard", "wandb")).trackers == ("tensorboard", "wandb")
+    with pytest.raises(ValidationError, match="names wandb twice; name each tracker once"):
+        Runtime(trackers=("wandb", "tensorboard", "wandb"))

@@ -1,0 +1,246 @@
+"""The runner: hits, misses, resume, record counts, bad records, forced rebuilds, no space."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from stages.record.contract.declaration import Outcome, Stage, unit_of
+from stages.record.contract.errors import RecipeError, StageError, VerificationError
+from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
+from stages.record.run import runner
+from stages.record.run.node_job import prepare
+from stages.record.run.runner import find_cached, run_node
+from stages.record.store import lease, manifest
+from tests.conftest import run_stage, until
+from tests.record.toys import COUNT, WORDS, run_words
+
+
+def test_publishes_an_artifact_with_a_manifest_that_verifies(tmp_path: Path) -> None:
+    artifact = run_stage(WORDS, {}, {}, tmp_path)
+    assert artifact.path == tmp_path / "artifacts" / "words" / artifact.manifest["key"][:12]
+    assert [f["path"] for f in artifact.manifest["files"]] == ["word/00000.txt", "word/00001.txt", "word/00002.txt"]
+    assert manifest.verify(artifact) == []
+    assert artifact.manifest["record_counts"]["rows_in"] == 3
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_verify_names_changed_missing_and_foreign_files(tmp_path: Path) -> None:
+    artifact = run_stage(WORDS, {}, {}, tmp_path)
+    (artifact.path / "word" / "00000.txt").write_text("ALPHA")
+    (artifact.path / "word" / "00001.txt").unlink()
+    (artifact.path / "more.txt").write_text("x")
+    wrong = "\n".join(manifest.verify(artifact))
+    assert "00000.txt: bytes differ" in wrong and "00001.txt: missing" in wrong and "more.txt: not in the manifest" in wrong
+
+
+def test_the_second_time_is_a_hit_and_runs_nothing(tmp_path: Path) -> None:
+    first = run_stage(WORDS, {}, {}, tmp_path)
+    stamp = (first.path / "manifest.json").stat().st_mtime_ns
+    second = run_stage(WORDS, {}, {}, tmp_path)
+    assert second.path == first.path and (second.path / "manifest.json").stat().st_mtime_ns == stamp
+
+
+def test_a_rebuilt_input_with_the_same_content_changes_nothing_downstream(tmp_path: Path) -> None:
+    short = run_stage(WORDS, {}, {}, tmp_path)
+    longer = run_stage(WORDS, {"max_bad_records": 5}, {}, tmp_path)
+    assert short.manifest["key"] != longer.manifest["key"] and short.manifest["digest"] == longer.manifest["digest"]
+    assert run_stage(COUNT, {}, {"words": short}, tmp_path).path == run_stage(COUNT, {}, {"words": longer}, tmp_path).path
+
+
+def test_workers_change_no_byte_and_no_key(tmp_path: Path) -> None:
+    one = run_stage(WORDS, {}, {}, tmp_path / "a", runtime={"workers": 1})
+    two = run_stage(WORDS, {}, {}, tmp_path / "b", runtime={"workers": 2})
+    assert (one.manifest["key"], one.manifest["digest"]) == (two.manifest["key"], two.manifest["digest"])
+
+
+def test_a_failed_stage_leaves_no_artifact_and_goes_on_from_its_finished_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = tmp_path / "fail"
+    switch.touch()
+    monkeypatch.setenv("LOAM_TEST_FAIL", str(switch))
+    with pytest.raises(RuntimeError, match="shard of gamma"):
+        run_stage(WORDS, {"fail_at": "gamma"}, {}, tmp_path)
+    assert not list((tmp_path / "artifacts").glob("*/*"))
+    done = sorted(p.name for p in (tmp_path / "scratch").glob("*/work/words/*") if not p.name.endswith(".partial"))
+    assert done == ["00000", "00001"]
+    kept = next((tmp_path / "scratch").glob("*/work/words/00000/word.txt")).stat().st_ino
+    switch.unlink()
+    resumed = run_stage(WORDS, {"fail_at": "gamma"}, {}, tmp_path)
+    assert (resumed.path / "word" / "00000.txt").stat().st_ino == kept
+    assert resumed.manifest["digest"] == run_stage(WORDS, {}, {}, tmp_path / "other").manifest["digest"]
+
+
+def test_scratch_of_other_code_is_discarded(tmp_path: Path) -> None:
+    config = validated(WORDS.config, {}, "test")
+    job = prepare(tmp_path, "words", WORDS, config, 1, Runtime(workers=1), {})
+    folder = tmp_path / "scratch" / f"words-{job.key[:12]}"
+    (folder / "work" / "words" / "00000").mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps({"key": job.key, "code": "of another day"}))
+    result = run_node(tmp_path, job, "run", lambda event: None)
+    assert (result.artifact.path / "word" / "00000.txt").read_text() == "alpha"
+
+
+def test_record_counts_that_do_not_balance_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match=r"record counts of words do not balance: 14 characters in, but out 15"):
+        run_stage(WORDS, {"unbalanced": True}, {}, tmp_path)
+    assert not list((tmp_path / "artifacts").glob("*/*"))
+
+
+def test_bad_records_fail_past_the_limit_and_are_kept_below_it(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="empty word") as caught:
+        run_stage(WORDS, {"words": ["a", "", "b"]}, {}, tmp_path)
+    assert "word 1" in str(caught.value) and "words.max_bad_records" in str(caught.value)
+    artifact = run_stage(WORDS, {"words": ["a", "", "b"], "max_bad_records": 1}, {}, tmp_path)
+    assert json.loads((artifact.path / "bad_records.jsonl").read_text())["where"] == "word 1"
+    assert artifact.manifest["record_counts"]["dropped"] == {"empty": 1}
+
+
+def test_a_forced_rebuild_with_the_same_bytes_keeps_the_old_artifact(tmp_path: Path) -> None:
+    first = run_stage(WORDS, {}, {}, tmp_path)
+    assert run_stage(WORDS, {}, {}, tmp_path, force=True).path == first.path
+
+
+def test_a_forced_rebuild_that_differs_is_refused_for_data_and_kept_for_training(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def run_differently(config, inputs, out, ctx) -> Outcome:
+        calls.append(1)
+        (out / "bytes").write_text("x" * len(calls))
+        return Outcome()
+
+    data = dataclasses.replace(WORDS, run=run_differently)
+    run_differently.__module__ = run_words.__module__
+    run_stage(data, {}, {}, tmp_path)
+    with pytest.raises(VerificationError, match="words is not deterministic") as caught:
+        run_stage(data, {}, {}, tmp_path, force=True)
+    assert caught.value.exit_code == 3
+    training = dataclasses.replace(data, deterministic=False)
+    second = run_stage(training, {}, {}, tmp_path, force=True)
+    assert second.path.name.endswith(".2")
+    job = prepare(tmp_path, "words", training, validated(WORDS.config, {}, "t"), 7, Runtime(workers=1), {})
+    found = find_cached(tmp_path, job)
+    assert found is not None and found.path == second.path
+
+
+def test_no_space_is_one_clear_message_and_leaves_nothing(tmp_path: Path) -> None:
+    def run_full(config, inputs, out, ctx) -> Outcome:
+        raise OSError(errno.ENOSPC, "No space left on device", str(out / "big"))
+
+    run_full.__module__ = run_words.__module__
+    with pytest.raises(StageError, match="No space left on the disk while words was writing") as caught:
+        run_stage(dataclasses.replace(WORDS, run=run_full), {}, {}, tmp_path)
+    assert "--home" in str(caught.value)
+    assert not list((tmp_path / "artifacts").glob("*/*")) and not list((tmp_path / "scratch").glob("*/out"))
+
+
+def meddling(file: Path, meddle: Callable[[], object]) -> Stage:
+    """Returns the words stage, whose input file changes while it works."""
+
+    def run(config, inputs, out, ctx) -> Outcome:
+        outcome = run_words(config, inputs, out, ctx)
+        meddle()
+        if not file.exists():
+            file.read_text(encoding="utf-8")
+        return outcome
+
+    run.__module__ = run_words.__module__
+    return dataclasses.replace(WORDS, run=run)
+
+
+def test_an_input_that_changes_while_it_is_read_is_refused_and_its_scratch_discarded(tmp_path: Path) -> None:
+    file, home = tmp_path / "words.txt", tmp_path / "home"
+    file.write_text("one\ntwo")
+    with pytest.raises(StageError, match="An input of words changed while it was read; nothing was published") as caught:
+        run_stage(meddling(file, lambda: file.write_text("one\nTWO")), {"files": [str(file)]}, {}, home)
+    assert f"{file} (words.files)" in str(caught.value)
+    assert not list((home / "artifacts").glob("*/*")) and not list((home / "scratch").iterdir())
+    artifact = run_stage(WORDS, {"files": [str(file)]}, {}, home)
+    assert sorted(p.read_text() for p in (artifact.path / "word").iterdir())[0] == "TWO"
+
+
+def test_an_input_that_disappears_while_it_is_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("one")
+    with pytest.raises(StageError, match="An input of words disappeared while it was read"):
+        run_stage(meddling(file, file.unlink), {"files": [str(file)]}, {}, tmp_path / "home")
+
+
+def test_an_input_that_was_only_touched_is_no_other_input(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("one")
+    assert run_stage(meddling(file, file.touch), {"files": [str(file)]}, {}, tmp_path / "home").manifest["rows"] == 4
+
+
+def test_an_artifact_says_what_its_rows_are(tmp_path: Path) -> None:
+    def imported(config, inputs, out, ctx) -> Outcome:
+        return dataclasses.replace(run_words(config, inputs, out, ctx), unit="parameters")
+
+    imported.__module__ = run_words.__module__
+    assert unit_of(run_stage(WORDS, {"words": ["a"]}, {}, tmp_path).manifest) == WORDS.unit == "words"
+    stage = dataclasses.replace(WORDS, run=imported)
+    job = prepare(tmp_path, "words", stage, validated(WORDS.config, {}, "words"), 7, Runtime(workers=1), {})
+    other = run_node(tmp_path, job, "test-run", lambda event: None).artifact.manifest
+    assert unit_of(other) == "parameters"
+    del other["unit"]  # a manifest of an earlier version
+    assert unit_of(other) == "rows"
+
+
+def test_the_second_run_waits_for_the_first_and_finds_a_hit(tmp_path: Path) -> None:
+    started, go_on, events = threading.Event(), threading.Event(), []
+
+    def slow(config, inputs, out, ctx) -> Outcome:
+        started.set()
+        assert go_on.wait(60)
+        return run_words(config, inputs, out, ctx)
+
+    slow.__module__ = run_words.__module__
+    stage = dataclasses.replace(WORDS, run=slow)
+    job = prepare(tmp_path, "words", stage, validated(WORDS.config, {}, "t"), 1, Runtime(workers=1), {})
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run_node, tmp_path, job, "toy-1", lambda event: None)
+        assert started.wait(60)
+        second = pool.submit(run_node, tmp_path, job, "toy-2", events.append)
+        until(lambda: events)
+        assert "waits for run toy-1" in events[0].values["line"] and str(os.getpid()) in events[0].values["line"]
+        go_on.set()
+        assert (first.result(timeout=60).state, second.result(timeout=60).state) == ("built", "cached")
+    assert not list((tmp_path / "leases").iterdir())
+
+
+def test_one_stage_at_a_time_computes_on_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner.tempfile, "gettempdir", lambda: str(tmp_path / "machine"))
+    training = dataclasses.replace(WORDS, uses_gpus=True)
+    config = validated(WORDS.config, {}, "t")
+    on_gpu, on_cpu = (prepare(tmp_path, "words", training, config, seed, Runtime(workers=1, gpus=seed), {}) for seed in (1, 0))
+    events: list = []
+    with ThreadPoolExecutor(1) as pool:
+        with lease.lease(runner.gpu_lease_path(), "another"):
+            assert run_node(tmp_path, on_cpu, "toy-1", lambda event: None).state == "built"
+            waiting = pool.submit(run_node, tmp_path, on_gpu, "toy-2", events.append)
+            until(lambda: events)
+            assert "waits for the GPUs, which run another" in events[0].values["line"] and not waiting.done()
+        assert waiting.result(timeout=30).state == "built"
+
+
+def test_a_home_that_cannot_be_written_is_one_clear_message(tmp_path: Path) -> None:
+    def refused(config, inputs, out, ctx) -> Outcome:
+        raise OSError(errno.EROFS, "Read-only file system", str(out / "x"))
+
+    refused.__module__ = run_words.__module__
+    with pytest.raises(RecipeError, match="The home folder cannot be written while words was writing") as caught:
+        run_stage(dataclasses.replace(WORDS, run=refused), {}, {}, tmp_path)
+    assert "--home" in str(caught.value)
+
+
+def test_a_missing_input_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StageError, match="Input 'words' is missing; it is read from words"):
+        run_stage(COUNT, {}, {}, tmp_path)

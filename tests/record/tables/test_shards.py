@@ -1,0 +1,125 @@
+"""Workers of sharded stages under real SIGKILLs: none works on after its stage, and none's death goes unnoticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stages.record.tables import shards
+from stages.record.tables.shards import MEASURE, Meter, _Progress
+from tests.conftest import PROJECT
+
+WITHIN_S = 10
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], list[psutil.Process]]]:
+    """A process in the middle of two slow shards: it, the pids of the workers, and everything it has started."""
+    command = [sys.executable, "-m", "tests.record.slow", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
+    written = [tmp_path / "slow" / f"{i:05d}.partial" / "lines.txt" for i in range(2)]
+    end = time.monotonic() + 60
+    while not all(path.is_file() and path.read_text().count("\n") > 1 for path in written):
+        assert time.monotonic() < end and process.poll() is None, "the workers did not start"
+        time.sleep(0.1)
+    workers = [int(path.read_text().split("\n")[0]) for path in written]
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert set(workers) <= {child.pid for child in started}
+    yield process, workers, started
+    for child in [process, *started]:
+        if child.is_running() if isinstance(child, psutil.Process) else child.poll() is None:
+            child.kill()
+    process.communicate(timeout=60)
+
+
+def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Those of the processes that still run after that long."""
+    left = psutil.wait_procs(processes, timeout=within_s)[1]
+    return [process for process in left if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_workers_die_with_a_killed_stage_and_write_no_more(stage, tmp_path: Path) -> None:
+    process, workers, started = stage
+    process.kill()
+    process.wait(timeout=60)
+    left = gone(started, WITHIN_S)
+    assert not left, [child.cmdline() for child in left]
+    sizes = [path.stat().st_size for path in sorted(tmp_path.rglob("lines.txt"))]
+    time.sleep(0.5)
+    assert [path.stat().st_size for path in sorted(tmp_path.rglob("lines.txt"))] == sizes
+
+
+@pytest.mark.parametrize("which", ["first", "last", "both"])  # the library's pool does not watch the one that started last
+def test_killed_workers_fail_the_stage(stage, which: str) -> None:
+    process, workers, started = stage
+    by_age = sorted(workers, key=lambda pid: psutil.Process(pid).create_time())
+    chosen, *others = {"first": by_age[:1], "last": by_age[1:], "both": by_age}[which]
+    os.kill(chosen, signal.SIGKILL)
+    for worker in others:
+        with suppress(ProcessLookupError):  # after the death of the first, the stage itself ends the other one
+            os.kill(worker, signal.SIGKILL)
+    said = process.communicate(timeout=30)[1]
+    assert process.returncode == 1
+    assert "A worker process of slow was killed" in said and "runtime.workers" in said
+    assert not gone(started, WITHIN_S)
+
+
+def test_progress_tells_documents_speed_drops_and_time_left(tmp_path: Path) -> None:
+    root = tmp_path / "x"
+    for index in (0, 1):
+        (root / f"{index:05d}").mkdir(parents=True)
+    earlier, finished, running = (Meter(tmp_path / "m") for _ in range(3))
+    earlier.add(10, 1000, "short")
+    earlier.write(root / "00000" / MEASURE)  # finished in an earlier run: counts as done, not as speed
+    progress = _Progress(root, [100, 100, 200, 400])
+    assert progress.line() == (0.5, 4, "10 documents, 100% dropped (short 100%)")
+    finished.add(30, 2000)
+    finished.write(root / "00001" / MEASURE)
+    running.expect(40)
+    running.add(20, 5_000_000)
+    running.write(root / "00002.meter.json")
+    done, total, text = progress.line()
+    assert (done, total) == (1.5, 4)  # 100 + 100 + half of 200, of 800
+    found = re.fullmatch(r"60 documents, ([\d.]+) MB/s, 17% dropped \(short 17%\), (\d+):(\d\d) left", text)
+    assert found and float(found[1]) > 0
+
+
+def test_a_worker_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.record.tables.shards.LOOK_S", 0.0)
+    meter = Meter(tmp_path / "meter.json")
+    meter.expect(4)
+    meter.add(1, 10)
+    meter.add(1, 10, "short")
+    values = json.loads((tmp_path / "meter.json").read_text())
+    assert values == {"documents": 2, "size_bytes": 20, "share": 0.5, "dropped": {"short": 1}}
+    meter.add(1, 10, share=0.9)
+    assert json.loads((tmp_path / "meter.json").read_text())["share"] == 0.9
+
+
+def _written(folder: Path, task: int, meter: Meter) -> int:
+    (folder / "more").mkdir()
+    for path in (folder / "one.bin", folder / "more" / "two.bin"):
+        path.write_bytes(b"x")
+    return task
+
+
+def test_every_file_of_a_shard_is_on_disk_before_its_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a file that a power cut empties below a finished shard."""
+    done: list[str] = []
+    monkeypatch.setattr(shards, "fsync", lambda path: done.append(str(path.relative_to(tmp_path))))
+    shards._one(_written, tmp_path / "00000", 7)
+    assert sorted(done) == sorted(
+        f"00000.partial{name}" for name in ("", "/one.bin", "/more", "/more/two.bin", f"/{MEASURE}", "/result.json")
+    )
+    assert json.loads((tmp_path / "00000" / "result.json").read_text()) == 7

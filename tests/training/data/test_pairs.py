@@ -1,0 +1,87 @@
+"""Records as sequences of tokens: which records fit, which are left out, and where each one is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.training.data import pairs
+from stages.training.data.reader import SequenceReader, write_sequence_files
+from tests.training.made import render
+
+
+def conversation(*turns: tuple[str, str]) -> dict:
+    return {"doc_id": str(turns), "source": "s", "messages": json.dumps([{"role": r, "content": c} for r, c in turns])}
+
+
+def test_conversations_that_fit_or_not() -> None:
+    records = [
+        conversation(("user", "abc"), ("assistant", "de")),
+        conversation(("user", "a" * 20), ("assistant", "b")),
+        conversation(("user", "abc")),
+    ]
+    encoded = pairs.encode_conversations(records, render, 10)
+    assert encoded.records == records[:1]
+    assert encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1, pairs.ExampleReason.NOTHING_TRAINED: 1} and len(encoded.too_long) == 1
+    assert encoded.items[0][1].tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_pairs_are_sequences_of_two_segments(tmp_path: Path) -> None:
+    prompt = json.dumps([{"role": "user", "content": "why"}])
+    records = [{"doc_id": n, "source": "s", "prompt": prompt, "chosen": "yes" * n, "rejected": "no"} for n in (1, 9, 2)]
+    encoded = pairs.encode_pairs(records, render, 24)
+    assert [r["doc_id"] for r in encoded.records] == [1, 2] and encoded.reasons() == {pairs.ExampleReason.TOO_LONG: 1} and encoded.too_long == [31]
+    reader = SequenceReader(pairs.write_pair_sequences(tmp_path, encoded, 24, 0))
+    batch = reader.batch([0, 1])
+    assert [(batch.docs[number] == segment).sum() for number in (0, 1) for segment in (0, 1)] == [7, 6, 10, 6]
+    assert batch.targets == 3 + 2 + 6 + 2
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_sequence_spans_are_where_they_say(tmp_path_factory: pytest.TempPathFactory, lengths: list[int], draw) -> None:
+    records = [conversation(("user", "q"), ("assistant", "a" * n)) for n in lengths]
+    encoded = pairs.encode_conversations(records, render, 16)
+    sequence_of = np.arange(len(lengths))
+    draw.shuffle(sequence_of)
+    sequence_of = np.sort(sequence_of // 2)[np.argsort(np.argsort(draw.sample(range(99), len(lengths))))]
+    folder = tmp_path_factory.mktemp("spans")
+    files = write_sequence_files(folder, encoded.items, sequence_of, 64, 0)
+    segments, offsets, tokens = np.load(files.segments), np.load(files.sequences), np.fromfile(files.tokens[0], "<u2")
+    for span, (ids, _) in zip(pairs.sequence_span_rows("train", encoded, sequence_of), encoded.items, strict=True):
+        assert segments[offsets[span["sequence"]] + span["segment"]].tolist() == [span["shard"], span["start"], span["length"]]
+        assert tokens[span["start"] : span["start"] + span["length"]].tolist() == ids.tolist()
+
+
+def test_choosing_records_by_hash() -> None:
+    records = [{"doc_id": n, "split": "train" if n % 3 else "validation"} for n in range(60)]
+    chosen = pairs.choose(records, 10)
+    assert [r["split"] for r in chosen].count("train") == [r["split"] for r in chosen].count("validation") == 10
+    assert chosen == sorted(chosen, key=lambda r: r["doc_id"]) and chosen != records[:20]
+    assert pairs.choose(records[::-1], 10)[::-1] == chosen
+    assert pairs.choose(records, None) == pairs.choose(records, 99) == records
+
+
+def test_the_advice_says_what_a_longer_context_would_keep() -> None:
+    encoded: pairs.Encoded[pairs.ConversationRecord] = pairs.Encoded([{}] * 6, [], [({}, pairs.ExampleReason.NOTHING_TRAINED)])  # type: ignore[list-item]
+    assert pairs.context_advice("conversations", encoded, 256) == ""
+    encoded.dropped.extend([({}, pairs.ExampleReason.TOO_LONG)] * 3)  # type: ignore[list-item]
+    encoded.too_long.extend([300, 512, 512])
+    start = "3 of 10 conversations (30.0%) are longer than the 256 tokens of the model's context, which mix.seq_len sets: "
+    assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 none"
+    encoded.too_long[:] = [300, 513, 1025]
+    assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 would leave out 2 (20.0%), mix.seq_len=2048 none"
+
+
+@pytest.mark.parametrize(("mask", "kept"), [([0, 1], True), ([0, 1, 0], True), ([1, 0], False), ([1], False), ([0, 0, 1], True), ([0, 1, 1, 1], False)])
+def test_a_conversation_is_trained_if_any_token_but_its_first_is_and_it_fits(mask: list[int], kept: bool) -> None:
+    """No token predicts the first one. The context has three tokens."""
+    encoded = pairs.encode_conversations([conversation(("user", "q"))], lambda _: (list(range(len(mask))), mask), 3)  # type: ignore[arg-type]
+    assert len(encoded.items) == kept and encoded.too_long == [len(mask)] * (len(mask) > 3)
+    assert encoded.reasons() == ({} if kept else {pairs.ExampleReason.TOO_LONG if len(mask) > 3 else pairs.ExampleReason.NOTHING_TRAINED: 1})

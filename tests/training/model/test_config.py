@@ -1,0 +1,123 @@
+"""The shape of a model and the counts that follow from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.training.model import flops
+from stages.training.model.config import ModelConfig, RopeScaling, read_model_config, write_model_config
+
+SMALL = {
+    "vocab_size": 64,
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+}
+
+SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_attention_heads": 3}, "model.hidden_size 16 is not divisible by model.num_attention_heads 3"),
+        ({"num_key_value_heads": 3}, "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
+        (
+            {"num_attention_heads": 3, "head_dim": 8, "num_key_value_heads": 1},
+            "num_attention_heads 3; change one of them, or set model.qk_norm and",
+        ),
+        ({"hidden_size": 12}, "A head has 3 channels, which RoPE cannot rotate in pairs"),
+        (
+            {"num_attention_heads": 3, "qk_norm": True},
+            "hidden_size 16 is not divisible by model.num_attention_heads 3; give model.head_dim.",
+        ),
+        ({"head_dim": 5}, "A head has 5 channels, which RoPE cannot rotate in pairs; make model.head_dim even"),
+        ({"head_dim": 0}, "head_dim\n  Input should be greater than or equal to 1"),
+        ({"hidden_size": 0}, "^1 validation error for ModelConfig\nhidden_size\n"),
+        ({"rope_scaling": {"factor": 8}}, "rope_scaling.original_max_position_embeddings\n  Field required"),
+        ({"rope_scaling": SCALING | {"factor": 0.5}}, "rope_scaling.factor\n  Input should be greater than or equal to 1"),
+        ({"rope_scaling": SCALING | {"low_freq_factor": 4}}, "low_freq_factor 4 is not below high_freq_factor 4; change one of them."),
+        *(
+            (
+                {"conv_layers": layers, "qk_norm": True},
+                r"model.conv_layers \[.*\] must name different blocks in ascending order, from 0 to 1.",
+            )
+            for layers in ([2], [-1], [0, 0], [1, 0])
+        ),
+        ({"conv_layers": [0, 1], "qk_norm": True}, "model.conv_layers names every block; leave attention to at least one."),
+        ({"conv_layers": [0]}, "model.conv_layers needs model.qk_norm"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
+    ],
+)
+def test_impossible_shapes_are_refused(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**{**SMALL, **change})
+
+
+def test_model_json_round_trip(tmp_path: Path) -> None:
+    scaled, convolved = ModelConfig(**SMALL, head_dim=8, rope_scaling=SCALING), ModelConfig(**SMALL, qk_norm=True, conv_layers=[1])
+    for config in (ModelConfig(**SMALL, qk_norm=True), scaled, convolved):
+        write_model_config(config, tmp_path / "model.json")
+        assert read_model_config(tmp_path / "model.json") == config
+
+
+def test_a_shape_has_one_form_however_it_names_the_width_of_a_head() -> None:
+    """Equal models have equal keys."""
+    forms = [ModelConfig(**SMALL), ModelConfig(**SMALL, head_dim=None), ModelConfig(**SMALL, head_dim=4)]
+    assert [form.head_dim for form in forms] == [4, 4, 4] and len({str(form.to_json()) for form in forms}) == 1
+    uneven = ModelConfig(**{**SMALL, "num_attention_heads": 6, "head_dim": 8}, qk_norm=True)
+    assert uneven.head_dim == 8 and uneven == ModelConfig(**uneven.to_json())
+
+
+def test_scaling_has_the_defaults_of_llama_3_1() -> None:
+    assert RopeScaling(**SCALING).model_dump() == {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("head_dim", [4, 2, 10])
+@pytest.mark.parametrize("convolutions", [0, 1])
+def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int, convolutions: int) -> None:
+    from stages.training.model.llama import Llama
+
+    layers = list(range(convolutions)) if qk_norm else []
+    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim, conv_layers=layers)
+    model = Llama(config)
+    assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
+    matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
+    assert flops.matmul_parameters(config) == matmuls
+    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * (2 - len(layers)) * (4 * head_dim) * 32
+    assert flops.checkpoint_bytes(config, flops.StateTensors(2, 2)) == 12 * flops.parameter_count(config)
+    hidden = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n.startswith("blocks."))
+    others = flops.parameter_count(config) - hidden
+    assert flops.checkpoint_bytes(config, flops.StateTensors(1, 2)) == 8 * hidden + 12 * others
+
+
+def test_llama_3_8b_has_its_known_size() -> None:
+    llama = ModelConfig(
+        vocab_size=128_256,
+        num_hidden_layers=32,
+        hidden_size=4096,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        intermediate_size=14_336,
+        max_position_embeddings=8192,
+    )
+    assert flops.parameter_count(llama) == 8_030_261_248
+
+
+def test_plan_needs_no_torch() -> None:
+    code = (
+        "import sys; from stages.training.data import order; from stages.training.model import config, flops, training_memory;"
+        "from stages.training.launch import launch; from stages.training.loop import job, training_run, training_settings; print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

@@ -1,0 +1,176 @@
+"""Schedule, initial values, RoPE, model shapes and data files, compared with formulas and bytes that are written here."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.training.data.reader import SequenceFiles, SequenceReader, write_sequence_files
+from stages.training.model.config import ModelConfig, RopeScaling, read_model_config, write_model_config
+from stages.training.model.llama import Llama, initial_value
+from stages.training.model.rope import rotate, rotation_at
+from stages.training.schedules.schedule_cosine import Cosine
+from tests.golden import oracle
+
+LEGEND = {
+    "vocab_size": 97,
+    "num_hidden_layers": 3,
+    "hidden_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+}
+
+
+@given(st.integers(1, 40), st.integers(0, 39), st.floats(0, 1), st.floats(1e-6, 1))
+@settings(max_examples=100, deadline=None)
+def test_the_learning_rate_at_every_step(steps: int, warmup: int, floor: float, peak: float) -> None:
+    warmup = min(warmup, steps - 1)
+    run = {"peak": peak, "min_frac": floor, "warmup_steps": warmup, "steps": steps}
+    rates = [Cosine().rate(step, **run) for step in range(steps)]
+    expected = [oracle.rate(step, peak, floor, warmup, steps) for step in range(steps)]
+    assert rates == pytest.approx(expected, rel=1e-12, abs=1e-18)
+    assert rates[-1] == pytest.approx(peak * floor if steps - 1 > warmup else peak, abs=1e-15)
+    assert max(expected) == pytest.approx(peak)
+
+
+def test_the_spread_of_initial_values() -> None:
+    """The std is 1 / sqrt(fan-in), divided by sqrt(2 · 3 layers) for outputs to the residual stream. Fan-in is the last dimension."""
+    config = ModelConfig(**LEGEND)
+    for name, param in Llama(config).named_parameters():
+        value = initial_value(name, tuple(param.shape), config, 3)
+        if param.ndim == 1:
+            assert torch.equal(value, torch.ones(param.shape)), name
+            continue
+        expected = param.shape[1] ** -0.5 / (math.sqrt(6) if name.split(".")[-2] in ("out", "down") else 1)
+        assert float(value.std()) == pytest.approx(expected, rel=0.05) and abs(float(value.mean())) < 4 * expected / math.sqrt(
+            value.numel()
+        ), name
+
+
+def test_the_spread_of_an_embedding_can_be_given() -> None:
+    """The other parameters stay as they are, and so does the draw of the embedding."""
+    config = ModelConfig(**LEGEND)
+    for name, param in Llama(config).named_parameters():
+        first, second = (initial_value(name, tuple(param.shape), config, 3, std) for std in (None, 1.5))
+        expected = first * 1.5 * param.shape[-1] ** 0.5 if name == "embedding.weight" else first
+        assert torch.allclose(second, expected, rtol=1e-6, atol=0), name
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_initial_values_are_a_function_of_seed_and_name(tied: bool) -> None:
+    config = ModelConfig(**LEGEND, tie_word_embeddings=tied, qk_norm=True)
+    shape = {
+        "vocab": 97,
+        "num_hidden_layers": 3,
+        "hidden_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "ffn": 80,
+        "context": 64,
+        "theta": 1e4,
+        "eps": 1e-5,
+    }
+    expected = oracle.seeded_weights(oracle.model_of(shape | {"tied": tied, "qk_norm": True}), 2**40 + 3, 3)
+    shapes = {name: tuple(param.shape) for name, param in Llama(config).named_parameters()}
+    assert {oracle.our_name(name): tuple(tensor.shape) for name, tensor in expected.items()} == shapes
+    for name, tensor in expected.items():
+        ours = oracle.our_name(name)
+        assert torch.equal(initial_value(ours, shapes[ours], config, 2**40 + 3), tensor), name
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0, 3.0])
+def test_rotation_is_by_position_times_frequency(theta: float) -> None:
+    """RoPE rotates channels i and i + C/2 of a head by position · theta^(-2i/C)."""
+    config = ModelConfig(**{**LEGEND, "rope_theta": theta})
+    positions = torch.tensor([[0, 1, 5, 63]])
+    cos, sin = rotation_at(positions.flatten()[:, None], config)
+    x = torch.randn(4, 2, 12, generator=torch.Generator().manual_seed(0))
+    found = rotate(x, cos, sin)
+    for at, position in enumerate(positions[0].tolist()):
+        for i in range(6):
+            angle = position * theta ** (-2 * i / 12)
+            a, b = x[at, :, i].double(), x[at, :, i + 6].double()
+            assert torch.allclose(found[at, :, i].double(), a * math.cos(angle) - b * math.sin(angle), atol=1e-5)
+            assert torch.allclose(found[at, :, i + 6].double(), a * math.sin(angle) + b * math.cos(angle), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
+        ({"num_attention_heads": 5}, "model.hidden_size 48 is not divisible by model.num_attention_heads 5"),
+        ({"hidden_size": 44}, "A head has 11 channels, which RoPE cannot rotate in pairs"),
+        ({"num_key_value_heads": 3}, "model.num_attention_heads 4 is not divisible by model.num_key_value_heads 3"),
+    ],
+)
+def test_shapes_that_cannot_be_built(change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig(**{**LEGEND, **change})
+
+
+def test_a_shape_goes_through_its_file(tmp_path: Path) -> None:
+    shape = ModelConfig(
+        **LEGEND,
+        rope_theta=7.0,
+        rms_norm_eps=0.5,
+        tie_word_embeddings=True,
+        qk_norm=True,
+        head_dim=8,
+        rope_scaling=RopeScaling(factor=8, low_freq_factor=0.5, high_freq_factor=3, original_max_position_embeddings=32),
+    )
+    write_model_config(shape, tmp_path / "model.json")
+    assert read_model_config(tmp_path / "model.json") == shape
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hidden_size", "ids"), [("uint16", 2, [1, 258, 65_535, 0]), ("uint32", 4, [1, 258, 65_536, 70_000, 2**24 + 5])]
+)
+def test_tokens_are_little_endian(tmp_path: Path, dtype: str, hidden_size: int, ids: list[int]) -> None:
+    (tmp_path / "t.bin").write_bytes(b"".join(i.to_bytes(hidden_size, "little") for i in ids))
+    np.save(tmp_path / "segments.npy", np.array([[0, 0, len(ids)]]))
+    np.save(tmp_path / "sequences.npy", np.array([0, 1]))
+    files = SequenceFiles((str(tmp_path / "t.bin"),), dtype, str(tmp_path / "segments.npy"), str(tmp_path / "sequences.npy"), 8, 0)
+    assert SequenceReader(files).batch([0]).tokens[0, : len(ids)].tolist() == ids
+    items = [(np.array(ids), np.ones(len(ids), np.uint8))]
+    written = write_sequence_files(tmp_path / "written", items, np.array([0]), 8, 0)
+    assert (written.dtype, Path(written.tokens[0]).read_bytes()) == (dtype, (tmp_path / "t.bin").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("top", "dtype"), [(65_534, "uint16"), (65_535, "uint16"), (65_536, "uint32"), (131_071, "uint32"), (131_072, "uint32")]
+)
+def test_the_largest_id_decides_how_wide_tokens_are(tmp_path: Path, top: int, dtype: str) -> None:
+    files = write_sequence_files(
+        tmp_path, [(np.array([0, top]), np.ones(2, np.uint8)), (np.array([3]), np.ones(1, np.uint8))], np.array([0, 1]), 4, 9
+    )
+    assert files.dtype == dtype
+    assert SequenceReader(files).batch([0]).tokens[0].tolist() == [0, top, 9, 9]
+
+
+def test_a_mask_lies_on_the_token_that_is_predicted(tmp_path: Path) -> None:
+    """mask[k] belongs to label k - 1. The mask of the first token of a segment has no effect, also not on the segment before."""
+    items = [
+        (np.array([5, 6, 7]), np.array([0, 1, 0], np.uint8)),
+        (np.array([8, 9]), np.array([1, 1], np.uint8)),
+        (np.array([4]), np.array([1], np.uint8)),
+    ]
+    batch = SequenceReader(write_sequence_files(tmp_path, items, np.array([0, 0, 0]), 8, 0)).batch([0])
+    assert batch.tokens[0].tolist() == [5, 6, 7, 8, 9, 4, 0, 0]
+    assert batch.labels[0].tolist() == [6, -100, -100, 9, -100, -100, -100, -100]
+    assert batch.positions[0].tolist() == [0, 1, 2, 0, 1, 0, 0, 0] and batch.docs[0].tolist() == [0, 0, 0, 1, 1, 2, -1, -1]
+    assert batch.targets == 2
+
+
+def test_trimming_keeps_the_longest_sequence_and_never_goes_beyond_the_context(tmp_path: Path) -> None:
+    items = [(np.arange(n), np.ones(n, np.uint8)) for n in (8, 9, 20)]
+    reader = SequenceReader(write_sequence_files(tmp_path, items, np.arange(3), 20, 0))
+    assert [reader.batch(sequences, 8).tokens.shape[1] for sequences in ([0], [1], [0, 1], [2], [-1, 0])] == [8, 16, 16, 20, 8]
+    assert reader.sequence_tokens(np.array([2, 0, 1])).tolist() == [20, 8, 9]
