@@ -12,7 +12,7 @@ export TOKENIZERS_PARALLELISM := false
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
-PATHS ?= tests/architecture tests/text tests/record/contract tests/record/store tests/record/tables tests/training/model tests/training/data
+PATHS ?= tests/architecture tests/corpus tests/examples tests/tokens tests/record/contract tests/record/store tests/record/tables tests/training/model tests/training/data
 
 .PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer test-real docs docs-site queries setup lint clean
 
