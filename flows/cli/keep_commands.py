@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -13,9 +14,11 @@ from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, 
 from flows.cli.printing import answer, print_table, say
 from flows.progress import size_text
 from stages.record.contract.errors import RecipeError
+from stages.training.checkpoints.snapshot_folders import root, steps_in
 
 if TYPE_CHECKING:
     from flows.audit.replay_run import Draw
+
 
 UNRECORDED_SHOWN = 10  # artifacts that are named
 KEPT_BY_GC = (
@@ -198,7 +201,6 @@ def gc(
     given name needs, imports, and the scratch that an unfinished run would continue from, with what that is made from; it removes all
     else, also what older recorded runs hold.
     """
-    from stages.questions.scratch_content import scratch_content
     from stages.record.run.gc import collect, collectable, kept_scratch, runs_that_lose
 
     home = common.folder()
@@ -244,3 +246,26 @@ COMMANDS = (
     ),
     Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes", "loam lineage gc --drop scratch/pretrain-0123456789ab")),
 )
+
+
+BAD_RECORDS = "bad_records.jsonl"
+
+
+def scratch_content(folder: Path) -> tuple[str, str]:
+    """Returns what a scratch folder holds, and how far it is.
+
+    Args:
+        folder: The scratch folder of a node. Its `work` is the stage's `Context.scratch`.
+
+    Returns:
+        ("snapshot", "step 855") of a training, ("12 finished shards", "") of sharded work, ("journal", "") of a crawl, ("list of bad records",
+        "") of a stage that refused some, ("scratch files", "") of anything else.
+    """
+    work = folder / "work"
+    if steps := steps_in(root(work)):
+        return "snapshot", f"step {steps[-1]}"
+    if shards := len(list(work.glob("*/[0-9][0-9][0-9][0-9][0-9]/result.json"))):
+        return f"{shards} finished shard{'s' * (shards > 1)}", ""
+    if folder.name.startswith("crawl-") and any(path.name != BAD_RECORDS for path in work.glob("*.jsonl")):
+        return "journal", ""
+    return ("list of bad records" if (work / BAD_RECORDS).is_file() else "scratch files"), ""

@@ -26,7 +26,7 @@ from stages.training.job.job import Machine, RankJob
 from stages.training.launch.launch import launch
 from stages.training.model.config import ModelConfig
 from stages.training.model.training_memory import PROCESS_BYTES
-from stages.training.run.machine_memory import rank_bytes
+from stages.training.run.training_run import rank_bytes
 from tests.bench.probe import probe
 from tests.training.made import training
 

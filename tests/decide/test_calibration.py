@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from flows.trials.decide import decide
-from flows.trials.decide.paired_verdict import FEWEST_PAIRS, DecisionAnswer
-from flows.trials.decide.sequential_test import decisive_look
+from flows.trials.decide.paired_verdict import FEWEST_PAIRS, DecisionAnswer, decisive_look
 from tests.decide import proxies
 
 pytestmark = [pytest.mark.decide, pytest.mark.timeout(7200)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.questions import planned_mixture
-from stages.questions.planned_mixture import mixture_table
+from stages.questions import training_size
+from stages.questions.training_size import mixture_table
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.recipe import Recipe, load_recipe
 from stages.tokens.mix import stage as mix
@@ -102,7 +102,7 @@ def test_one_row_per_source_still_names_its_phase_and_bucket(inputs: dict[str, A
 
 
 def test_the_documents_of_a_huge_corpus_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned_mixture, "MOST", 41)
+    monkeypatch.setattr(training_size, "MOST", 41)
     tokens = made.artifact(tokens_of(tmp_path / "tokens", LENGTHS).path, "tokens", summary={"documents": 42})
     assert table(recipe(tmp_path), {"encode": tokens, "mix": None}) == [
         ("mixture", "of 42 documents; a plan reads at most 41, so mix computes tokens and epochs per source")

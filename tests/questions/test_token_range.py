@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from stages.questions.tracing.token_range import DocumentTokens, EncodedBy, token_range
+from stages.questions.tracing.trace_text import DocumentTokens, EncodedBy, token_range
 from stages.record.contract.declaration import Artifact
 from stages.tokens.encode.stage import STAGE as ENCODE
 from stages.tokens.tokenizer.bpe import write_config

@@ -6,6 +6,8 @@ data and shapes are the same. The data of a side are those of its recipe's seed,
 Guarantee: a decision that was stopped goes on with the same runs, because finished ones are cached by key, and may get more pairs later.
 `<home>/decisions/<id>.json` is replaced after every pair; the id follows from both recipes and the metric.
 Cost: two trainings per pair, with the nodes after them; everything before once per side, and once for both where it has one key.
+
+Its estimated cost is read-only; times come from earlier builds on this machine, and without one there is none.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from flows.opened_recipe import Session
+from flows.opened_recipe import Session, refuse_missing
 from flows.trials.decide.matched_sides import VALIDATION, ProxyMetric, refuse_unmatched, value_of
-from flows.trials.decide.paired_verdict import DecisionAnswer, PairedRuns, TwoWayDecision, decided
+from flows.trials.decide.paired_verdict import FEWEST_PAIRS, DecisionAnswer, PairedRuns, TwoWayDecision, decided, detectable_effect
 from flows.trials.seeded_runs import (
     SEED,
     TRAINED,
@@ -32,8 +34,13 @@ from flows.trials.seeded_runs import (
     untrained_steps,
     with_training_seed,
 )
+from flows.trials.trial_cost import expected_seconds, total_seconds
 from flows.trials.trial_record import read_kept, write_kept
+from stages.questions.plan import Planned
+from stages.questions.training_size import training_size
+from stages.record.contract.declaration import seconds_of
 from stages.record.contract.errors import RecipeError
+from stages.record.contract.states import NodeState
 from stages.record.store import manifest
 
 FOLDER = "decisions"
@@ -151,3 +158,49 @@ def _recorded(home: Path, decision: str) -> tuple[PairedRuns, ...]:
     """Returns the pairs of the record of a decision; none without a record. A record that cannot be read is a StageError."""
     path = record_path(home, decision)
     return read_kept(DecisionRecord, path).found.pairs if path.exists() else ()
+
+
+SIZES = ("parameters", "pretraining tokens", "pretraining FLOPs")
+
+
+@dataclass(frozen=True)
+class DecisionCost:
+    """What a decision costs.
+
+    Attributes:
+        effect: Mean difference that the most pairs decide, in standard deviations of the pairs.
+        a: Size of one training of A, as text; what is not known yet is left out.
+        b: The same of B.
+        seconds_once: Seconds of the nodes that all pairs share, as far as they are missing; None without an estimate.
+        seconds_per_pair: Seconds of the two runs of a pair; None without an estimate. Runs that are cached count too.
+    """
+
+    metric: str
+    fewest_pairs: int
+    most_pairs: int
+    effect: float
+    a: Mapping[str, str]
+    b: Mapping[str, str]
+    seconds_once: float | None
+    seconds_per_pair: float | None
+
+
+def decision_cost(a: Session, b: Session, metric: ProxyMetric, most_pairs: int) -> DecisionCost:
+    """Returns the cost of a decision. What a plan finds missing is an error. most_pairs: at least FEWEST_PAIRS."""
+    sizes, seen, once, per_pair = [], set[str](), list[float | None](), list[float | None]()
+    for session in (a, b):
+        plan = session.plan(metric.node)
+        refuse_missing(session, plan)
+        shared = {step.node for step in untrained_steps(session, metric.node)}
+        times = expected_seconds(session, metric.node, plan, seen)
+        sizes.append({what: value for what, value in training_size(session.recipe, plan) if what in SIZES})
+        once += [times[node] for node in times if node in shared]
+        per_pair += [times.get(step.node, _taken(step)) for step in plan.steps if step.node not in shared]
+    effect = detectable_effect(most_pairs)
+    assert effect is not None, "most_pairs is at least FEWEST_PAIRS"
+    return DecisionCost(str(metric), FEWEST_PAIRS, most_pairs, effect, sizes[0], sizes[1], total_seconds(once), total_seconds(per_pair))
+
+
+def _taken(step: Planned) -> float | None:
+    """Returns how long a node that is cached took; None for one that is imported or not built."""
+    return seconds_of(step.artifact.manifest) if step.state == NodeState.CACHED and step.artifact else None

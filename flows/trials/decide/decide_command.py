@@ -110,7 +110,7 @@ def _print_decision(found: TwoWayDecision, path: str) -> None:
 
 def _answer_cost(common: Common, a: Session, b: Session, metric: ProxyMetric, most_pairs: int) -> None:
     """Answers --dry-run: what the nodes before the first pair and each pair take, by earlier builds on this machine."""
-    from flows.trials.decide.decision_cost import decision_cost
+    from flows.trials.decide.decide import decision_cost
 
     cost = decision_cost(a, b, metric, most_pairs)
 

@@ -60,7 +60,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
         The outcome. Its rows are those of the table of results.
     """
     from stages.evaluation.charts.theme import render
-    from stages.evaluation.report import verdict_section
+    from stages.evaluation.report import report_page
     from stages.evaluation.report.report_page import BODY, markdown
     from stages.evaluation.statistics import claims
     from stages.evaluation.statistics.verdicts import count_outcomes
@@ -79,19 +79,19 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
         "models": evaluated,
         "results": results,
         "all_results": result_rows(scores, {}, every_metric=True),
-        "verdicts": verdict_section.section(required, compared),
+        "verdicts": report_page.section(required, compared),
         "sections": [_laid_out(section) for section in found],
         "cards": [card for section in found for card in section.cards],
         "artifacts": _artifacts(inputs),
         "settings": {node: json.dumps(a.manifest["config"], indent=1, ensure_ascii=False) for node, a in inputs.items()},
         "environment": _environment(inputs),
     }
-    (out / "report.html").write_text(render(verdict_section.MACRO + BODY, config.title, **values), encoding="utf-8")
+    (out / "report.html").write_text(render(report_page.MACRO + BODY, config.title, **values), encoding="utf-8")
     (out / "report.md").write_text(markdown(values), encoding="utf-8")
     (out / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (out / "verdicts.json").write_text(verdict_section.verdicts_json(required, compared, ctx.seed), encoding="utf-8")
+    (out / "verdicts.json").write_text(report_page.verdicts_json(required, compared, ctx.seed), encoding="utf-8")
     for verdict in required:
-        ctx.log(verdict_section.sentence(verdict))
+        ctx.log(report_page.sentence(verdict))
     counts = {outcome.name.lower(): number for outcome, number in count_outcomes(required).items()}
     return Outcome(rows=len(results), summary={"claims": len(required), **counts})
 

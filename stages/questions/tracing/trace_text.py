@@ -2,25 +2,32 @@
 
 The chain is span -> documents (the index of node text_index) -> tokens -> segments of sequences -> steps; a conversation or a pair is
 looked up as a whole (stages/questions/tracing/span_examples.py). Any program may call `trace_text`; `loam trace --text` prints its answer.
-Guarantee: read-only. Counts are exact over the documents of decontaminate, the conversations and the pairs that the start was made from, held
-out or not; a kind of them that is not searched is named with the reason. A step of a document is named if it trained a segment with at least
-one token of the span. Steps of a continued checkpoint are left out where it trained the document with a text of another size.
-Cost: milliseconds for the search (stages/questions/tracing/verbatim.py); some ten queries of the index for all answers together. A text that
-repeats itself, against documents that repeat the same, takes time with the square of its length, so MAX_BYTES bounds it.
+Guarantee: read-only. Counts are exact over the documents of decontaminate, the conversations and the pairs that the start was made from,
+held out or not; a kind of them that is not searched is named with the reason. A step of a document is named if it trained a segment with at
+least one token of the span. Steps of a continued checkpoint are left out where it trained the document with a text of another size.
+Cost: milliseconds for the search (stages/questions/tracing/verbatim.py); some ten queries of the index for all answers together. A text
+that repeats itself, against documents that repeat the same, takes time with the square of its length, so MAX_BYTES bounds it.
+
+The tokens that hold some bytes of a text are exact where the tokens have the bytes of the text. With a normalizer that changes them, such
+as NFC, the document is encoded again, and the library says from which characters each token is; if its text is gone from this home, all its
+tokens are named.
+Source: the offsets of Hugging Face tokenizers.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from stages.corpus.text_index.example_texts import TextKind
 from stages.questions.tracing.document_rows import steps_by_sequence
 from stages.questions.tracing.indexed_texts import SearchedTexts, open_pieces, texts_of
 from stages.questions.tracing.span_examples import TRAINED_BY, SpanExample, span_examples
-from stages.questions.tracing.token_range import DocumentTokens, EncodedBy, token_range
 from stages.questions.tracing.trace import urls_in
 from stages.questions.tracing.trace_start import Start, first_step
 from stages.questions.tracing.traced import RecordOutcome, undropped_outcome
@@ -28,7 +35,11 @@ from stages.record.contract.errors import RecipeError
 from stages.record.index import database
 
 if TYPE_CHECKING:
+    import numpy as np
+    from tokenizers import Tokenizer
+
     from stages.questions.tracing.verbatim import Occurrence, VerbatimSpan
+
 
 MAX_BYTES = 1 << 16
 """Largest text, in UTF-8. One word again and again is the worst: 100 KB of it took 74 s on a busy machine (2026-11-23),
@@ -263,3 +274,73 @@ def _tokens(ask: database.QueryFunction, of: Start, documents: Sequence[str]) ->
         "WHERE contains(file, ?) AND doc_id IN (SELECT unnest(?::UUID[]))"
     )
     return {str(row[0]): DocumentTokens(*row[1:]) for row in ask(sql, [file, sorted(set(documents))])[1]}
+
+
+ANGSTROM = "\u212b"
+"""A character that NFC and NFD, the normal forms of tokenizers that can be imported, replace by another."""
+
+
+class DocumentTokens(NamedTuple):
+    """The tokens of a document: their token file, the first of them, how many they are, and the bytes of the text."""
+
+    shard: int
+    start: int
+    length: int
+    size: int
+
+
+class EncodedBy(NamedTuple):
+    """Folders of artifacts: of encode, and of the tokenizer and the documents that it read."""
+
+    encode: Path
+    tokenizer: Path
+    documents: Path
+
+
+def token_range(of: EncodedBy, doc_id: UUID, row: DocumentTokens, first: int, end: int) -> tuple[int, int]:
+    """Returns the positions in the token file (from, up to) of the tokens with a byte of the document from `first` up to `end`."""
+    import numpy as np
+
+    plain, sizes = _loaded(of.tokenizer)
+    if plain.normalizer is not None and ANGSTROM not in plain.normalizer.normalize_str(ANGSTROM):
+        return _by_offsets(plain, of.documents, doc_id, row, first, end)
+    described = json.loads((of.encode / "tokens.json").read_text(encoding="utf-8"))
+    kind = np.dtype("<u2" if described["dtype"] == "uint16" else "<u4")
+    ids = np.fromfile(of.encode / "tokens" / f"{row.shard:05d}.bin", kind, row.length, offset=row.start * kind.itemsize)
+    ends = np.cumsum(sizes[ids])
+    ends -= ends[-1] - row.size  # a tokenizer that puts a blank before the text
+    return row.start + int(np.searchsorted(ends, first, "right")), row.start + int(np.searchsorted(ends, end, "left")) + 1
+
+
+def _by_offsets(plain: Tokenizer, documents: Path, doc_id: UUID, row: DocumentTokens, first: int, end: int) -> tuple[int, int]:
+    """Returns the same from the characters that each token is from. The tokens of a document begin with one that has none."""
+    text = _text(documents, row.shard, doc_id)
+    offsets = [] if text is None else plain.encode(text, add_special_tokens=False).offsets
+    if text is None or len(offsets) + 2 != row.length:
+        return row.start, row.start + row.length
+    begin, stop = (len(text.encode()[:at].decode(errors="ignore")) for at in (first, end))
+    within = [number for number, (a, b) in enumerate(offsets) if a < stop and b > begin]
+    return (row.start + 1 + within[0], row.start + 2 + within[-1]) if within else (row.start, row.start)
+
+
+def _text(documents: Path, shard: int, doc_id: UUID) -> str | None:
+    """Returns the text of a document of a shard; None if it is gone."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    files = sorted((documents / "documents").glob("*.parquet"))
+    if shard >= len(files):
+        return None
+    table = pq.read_table(files[shard], columns=["doc_id", "text"])
+    number = pc.index(table.column("doc_id").combine_chunks().storage, doc_id.bytes).as_py()
+    return str(table.column("text")[number].as_py()) if number >= 0 else None
+
+
+@cache
+def _loaded(tokenizer: Path) -> tuple[Tokenizer, np.ndarray]:
+    """Returns a tokenizer and the bytes of each token: int64 [V]. A published tokenizer never changes."""
+    from stages.tokens.tokenizer.bpe import load_plain
+    from stages.tokens.tokenizer.token_bytes import token_bytes
+
+    plain = load_plain(tokenizer / "tokenizer.json")
+    return plain, token_bytes(plain)

@@ -3,17 +3,17 @@
 Guarantee: the texts are the first of each source, so the same documents give the same figures. The file is not in the artifact's digest.
 The last text of a source is cut at the source's share. A baseline tokenizer divides the same texts, with the same cuts. It is from outside
 and is read in a separate process with limits.
-Cost: MEASURED_BYTES of text are encoded; files without a source that is still needed are not read. A baseline takes the same once more.
+Cost: MEASURED_BYTES of text are encoded, 3 MB per second; files without a source that is still needed are not read. A baseline takes the same once more.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from stages.record.contract.declaration import Artifact, ExternalFile
 from stages.record.contract.errors import StageError
@@ -23,7 +23,6 @@ from stages.record.tables.parquet import read_batches
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from stages.tokens.train_tokenizer.vocabulary_use import BaselineUse, GroupUse, NamedBaseline, VocabularyUse
 
 REPORT = "vocabulary.json"
 MEASURED_BYTES = 4_000_000
@@ -43,7 +42,6 @@ def measured_baseline(given: ExternalFile, scratch: Path, files: Sequence[Path])
     """
     from stages.record.run.confined import ConfinedError, confined
     from stages.record.store.external import local_path
-    from stages.tokens.train_tokenizer.vocabulary_use import baseline_use
 
     tokenizer = local_path(given, scratch)
     try:
@@ -69,8 +67,6 @@ def write_report(tokenizer: Tokenizer, files: Sequence[Path], path: Path, baseli
     Returns:
         The figures of the summary.
     """
-    from stages.tokens.train_tokenizer.vocabulary_use import vocabulary_use
-
     found = vocabulary_use(tokenizer, _texts(files))
     if baseline:
         found["baseline"] = baseline
@@ -143,3 +139,110 @@ def _divided(group: GroupUse, tokens: int, of: str) -> dict[str, str]:
         f"bytes per token{of}": f"{group['bytes'] / max(tokens, 1):.3f}",
         f"tokens per word{of}": f"{tokens / max(group['words'], 1):.3f}",
     }
+
+
+RARE_BELOW = 10
+LONGEST = 10
+DIGITS = "1234567890"
+COUNTED_TOKENS = 1 << 18
+"""Tokens that are counted at once: a count of one text alone takes time with the size of the vocabulary."""
+
+
+class GroupUse(TypedDict):
+    """The texts of one source and language. words: what stands between white space."""
+
+    source: str
+    lang: str
+    bytes: int
+    tokens: int
+    words: int
+
+
+class BaselineUse(TypedDict):
+    """What `baseline_use` found. size: entries of the vocabulary; tokens: of each group, in the order of `VocabularyUse.groups`."""
+
+    size: int
+    tokens: list[int]
+
+
+class NamedBaseline(BaselineUse):
+    """What `baseline_use` found of a file. file: its name; sha256: of its content, in hexadecimal."""
+
+    file: str
+    sha256: str
+
+
+class VocabularyUse(TypedDict):
+    """What `vocabulary_use` found. Tokens that are special are not counted."""
+
+    groups: list[GroupUse]
+    tokens: int
+    unused_tokens: int
+    rare_tokens: int
+    rare_below: int
+    longest: list[str]
+    digits_text: str
+    digits: list[str]
+    baseline: NotRequired[NamedBaseline]
+
+
+def vocabulary_use(tokenizer: Tokenizer, texts: Iterable[tuple[str, str, str]]) -> VocabularyUse:
+    """Returns how a byte-level tokenizer divides texts.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: (source, language, text).
+    """
+    import numpy as np
+
+    from stages.tokens.tokenizer.token_bytes import token_bytes
+
+    groups: dict[tuple[str, str], GroupUse] = {}
+    used = np.zeros(tokenizer.get_vocab_size(), np.int64)
+    waiting: list[int] = []
+    for source, lang, text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        group = groups.setdefault((source, lang), {"source": source, "lang": lang, "bytes": 0, "tokens": 0, "words": 0})
+        group["bytes"] += len(text.encode())
+        group["tokens"] += len(ids)
+        group["words"] += len(text.split())
+        waiting += ids
+        if len(waiting) >= COUNTED_TOKENS:
+            used += np.bincount(waiting, minlength=len(used))
+            waiting = []
+    used += np.bincount(np.array(waiting, np.int64), minlength=len(used))
+    sizes = token_bytes(tokenizer)
+    ordinary = sizes > 0
+    longest = np.lexsort((np.arange(len(sizes)), -sizes))[:LONGEST].tolist()
+    return {
+        "groups": [groups[key] for key in sorted(groups)],
+        "tokens": int(ordinary.sum()),
+        "unused_tokens": int((ordinary & (used == 0)).sum()),
+        "rare_tokens": int((ordinary & (used > 0) & (used < RARE_BELOW)).sum()),
+        "rare_below": RARE_BELOW,
+        "longest": [tokenizer.decode([number], skip_special_tokens=False) for number in longest],
+        "digits_text": DIGITS,
+        "digits": [tokenizer.decode([number]) for number in tokenizer.encode(DIGITS, add_special_tokens=False).ids],
+    }
+
+
+def baseline_use(path: str, texts: Iterable[tuple[str, str, str]]) -> BaselineUse:
+    """Returns how another tokenizer divides texts: one of any kind, from outside, so it is called in a separate process.
+
+    What the file says of truncation, padding and special tokens does not count: no token is added or left out.
+
+    Args:
+        path: The tokenizer.json.
+        texts: (source, language, text).
+    """
+    from pathlib import Path
+
+    from stages.tokens.tokenizer.bpe import load_plain
+
+    tokenizer = load_plain(Path(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokens: Counter[tuple[str, str]] = Counter()
+    for source, lang, text in texts:
+        tokens[source, lang] += len(tokenizer.encode(text, add_special_tokens=False).ids)
+    return {"size": tokenizer.get_vocab_size(), "tokens": [tokens[key] for key in sorted(tokens)]}

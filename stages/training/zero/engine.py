@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 COLLECTIVE_LIMIT = timedelta(days=1)
-"""Longest wait in a collective. The launcher ends ranks that hang (training/launch/stall.py); this limit must be longer than any wait for a rank
+"""Longest wait in a collective. The launcher ends ranks that hang (training/launch/launch.py); this limit must be longer than any wait for a rank
 that still makes progress. DeepSpeed's default is 10 minutes, which a rank that reads a large checkpoint exceeds."""
 MAX_SHAPES = 64  # of compiled blocks; torch's default of 8 is less than the powers of two from 16 to the tokens of a batch
 

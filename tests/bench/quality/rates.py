@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.printing import print_table
-from flows.trials.sweep.parabola import LowestPoint, ends, lowest_point
+from flows.trials.sweep.isoflop import LowestPoint, ends, lowest_point
 from stages.training.model.dial import dial_values
 from stages.training.optimizers.optimizer_muon import Muon
 from tests.bench.probe import probe

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.trials.sweep.parabola import LowestPoint
+from flows.trials.sweep.isoflop import LowestPoint
 from tests.bench.quality.rates import changes, row
 
 

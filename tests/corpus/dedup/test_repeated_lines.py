@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.corpus.dedup import repeated_lines
-from stages.corpus.dedup.repeated_lines import by_key, occurrences, repeated, without
+from stages.corpus.dedup import dedup_rulings
+from stages.corpus.dedup.dedup_rulings import by_key, occurrences, repeated, without
 
 LINES = st.lists(st.sampled_from(["alpha  one", "alpha one", "beta two", "x", "", "gamma three"]), max_size=6)
 
@@ -20,7 +20,7 @@ LINES = st.lists(st.sampled_from(["alpha  one", "alpha one", "beta two", "x", ""
 def test_what_is_cut_is_what_occurred_often_enough_before(docs: list[tuple[str, list[str]]], most: int, shards: int) -> None:
     found = [occurrences("\n".join(lines), source, number, "line", 5) for number, (source, lines) in enumerate(docs)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repeated_lines, "SHARE", 3)
+        patch.setattr(dedup_rulings, "SHARE", 3)
         parts = repeated([by_key(found[shard::shards]) for shard in range(shards)], most)
     cut = {(int(n), int(p)) for r in parts for n, p, rank in zip(r.number, r.part, r.rank, strict=True) if rank >= most}
     seen: Counter[tuple[str, str]] = Counter()
@@ -43,4 +43,4 @@ def test_paragraphs_keep_their_lines_together() -> None:
     assert keys[0] == keys[2] != keys[1]
     assert without(text, "paragraph", {2}) == "one\ntwo\n\nthree"
     assert len(occurrences("", "s", 0, "line", 1)) == 0 and len(by_key([])) == 0
-    assert by_key([np.empty(0, repeated_lines.OCCURRENCE)]).dtype == repeated_lines.OCCURRENCE
+    assert by_key([np.empty(0, dedup_rulings.OCCURRENCE)]).dtype == dedup_rulings.OCCURRENCE

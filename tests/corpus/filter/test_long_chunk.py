@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.corpus.filter.long_chunk import SAME_USER, USER, ChunkSplitter
-from stages.corpus.filter.word_split import SPACY_CHARS, WordSplitter
+from stages.corpus.filter.word_split import SAME_USER, SPACY_CHARS, USER, ChunkSplitter, WordSplitter
 
 PARTS = [".", "..", "(", ")", ":", ":)", "'", "'s", "a", "I", "S", "A.", "km", "1", "$", "%", "+", "-", "@", "/", "http://", "x.org", "can't",
          "don't", "cannot", "8)", "10a.m.", "U.S.", "=", "_", "*", "#", '"', "…", "o.O", "°C.", "Â©", "€", "\u200d", "😀", "e.g.", ",", "!", "[",
@@ -81,7 +80,7 @@ def test_a_rule_for_whole_words_is_not_asked_about_endless_ones(monkeypatch: pyt
     """French has such a rule; it is looked at after every prefix."""
     import spacy
 
-    monkeypatch.setattr("stages.corpus.filter.long_chunk.TOKEN_CHARS", 100)
+    monkeypatch.setattr("stages.corpus.filter.word_split.TOKEN_CHARS", 100)
     tokenizer = spacy.blank("fr").tokenizer
     own = ChunkSplitter(tokenizer)
     for chunk in ("aujourd'hui", "(peut-être)", "l'avant-garde,", "d'", "(" * 40 + "grand-mère" + ")" * 40):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stages.corpus.filter.filter_sections import RepairRules
-from stages.corpus.filter.repair import make_repair, repair_text
+from stages.corpus.filter.judge import make_repair, repair_text
 
 
 def repaired(text: str, **given: bool) -> str:

@@ -14,7 +14,7 @@ from stages.corpus.dedup.minhash import jaccard, shingles
 from stages.corpus.text.ngrams import EmptyIndexError, build_index, find
 from stages.corpus.text.scripts import Script, script_of
 from stages.corpus.text.words import hash_words, joined, normalise_words
-from stages.training.run.quotes import Quotable, quotes, too_short
+from stages.training.run.held_out_quotes import Quotable, quotes, too_short
 from tests.corpus.text.spaceless import IDEOGRAPHS, SPACELESS, plain, runs, sentences, sixths
 
 MIXED = st.text("a b使用編か゚ガーกำที่ភ្ញ𠀀é1。 \n", max_size=24)

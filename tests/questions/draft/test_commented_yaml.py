@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.questions.draft.commented_yaml import WIDTH, decimal, grouped, quoted, yaml_comment, yaml_line
+from stages.questions.draft.recipe_draft import WIDTH, decimal, grouped, quoted, yaml_comment, yaml_line
 from stages.record.contract import plain_yaml
 
 

@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from stages.record.index.group_commit import group_commit
+from stages.record.index.database import group_commit
 
 
 def waiting(path: Path, into: list[bool]) -> threading.Thread:

@@ -216,8 +216,8 @@ def test_a_running_run_keeps_it(home: Path) -> None:
 
 def test_what_is_in_a_scratch_folder_is_said(tmp_path: Path) -> None:
     """The layout is that of the code that writes it."""
+    from flows.cli.keep_commands import scratch_content
     from stages.corpus.crawl.journal import Journal
-    from stages.questions.scratch_content import scratch_content
 
     training = tmp_path / "pretrain-0123456789ab"
     for step in (100, 855):

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from stages.tokens.train_tokenizer import vocabulary_use as vocabulary_use_module
+from stages.tokens.train_tokenizer import vocabulary_report
 from stages.tokens.train_tokenizer.bpe_training import train_bpe
-from stages.tokens.train_tokenizer.vocabulary_use import baseline_use, vocabulary_use
+from stages.tokens.train_tokenizer.vocabulary_report import baseline_use, vocabulary_use
 from tests.tokens.train_tokenizer.test_tokenizer_mend import like_llama2
 
 
 @pytest.mark.parametrize("at_once", [1, 10, 1 << 18])
 def test_figures_are_those_of_the_texts(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(vocabulary_use_module, "COUNTED_TOKENS", at_once)
+    monkeypatch.setattr(vocabulary_report, "COUNTED_TOKENS", at_once)
     tokenizer = train_bpe(["red red red"] * 5, 265)  # 256 bytes, "ed", "red", " red" and 6 special tokens
     found = vocabulary_use(tokenizer, [("web", "en", "red red"), ("web", "de", "é 12"), ("web", "en", " red" * 12)])
     assert found["groups"] == [

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from stages.corpus.text.words import normalise_words
-from stages.training.run.quotes import QUOTE_WORDS, SHORTEST_QUOTE_WORDS, Quotable, quotes
+from stages.training.run.held_out_quotes import QUOTE_WORDS, SHORTEST_QUOTE_WORDS, Quotable, quotes
 
 PAGE = "Of beasts: a hare runs over the wide field at night, and rests by day under the one tall pine near our house. Two owls sing."
 DOCUMENTS = ["Nothing of this kind is here.", PAGE]

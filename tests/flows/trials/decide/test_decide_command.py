@@ -14,13 +14,13 @@ from flows.cli import main
 from flows.opened_recipe import Session, open_session
 from flows.trials import trial_cost
 from flows.trials.decide import decide as deciding
-from flows.trials.decide.decision_cost import decision_cost
+from flows.trials.decide.decide import decision_cost
 from flows.trials.decide.matched_sides import metric_of
 from flows.trials.seeded_runs import BuiltNodes, FinishedRun, training_seed
 from stages.questions.plan import Step
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError, StageError
-from tests.conftest import answered
+from tests.conftest import PROJECT, answered
 
 BITS = metric_of("pretrain/validation_bits_per_byte")
 B = "pretrain.learning_rate=0.003"
@@ -167,7 +167,7 @@ def test_without_an_answer_the_command_says_so(tmp_path: Path, monkeypatch: pyte
 
 
 def test_two_recipe_files(tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[3] / "configs" / "tiny.yaml").read_text()
+    text = (PROJECT / "configs" / "tiny.yaml").read_text()
     (tmp_path / "a.yaml").write_text(text)
     (tmp_path / "b.yaml").write_text(text.replace("learning_rate: 0.02", "learning_rate: 0.003"))
     words = [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--set", "pretrain.budget.steps=60", "--a", "pretrain.warmup_steps=3"]

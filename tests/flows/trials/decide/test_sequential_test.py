@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from flows.trials.decide.sequential_test import ALPHA, PRIOR_VARIANCE, boundary, decisive_look, e_value, look
+from flows.trials.decide.paired_verdict import ALPHA, PRIOR_VARIANCE, boundary, decisive_look, e_value, look
 
 TRIALS, PAIRS = 20_000, 12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flows.trials.sweep.parabola import LowestPoint, lowest_point
+from flows.trials.sweep.isoflop import LowestPoint, lowest_point
 
 GRID = tuple(0.02 * 2 ** (power / 2) for power in range(6))
 
