@@ -12,7 +12,7 @@ from typing import Any
 
 from flows.off_nodes import causes, left_out
 from flows.pipeline import downstream, models, pipeline, skipped_nodes
-from stages.questions.planned_ranges import announced_phases
+from stages.questions.planned_ranges import pretraining_phases
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.recipe import Recipe
 from stages.record.contract.recipe_errors import following, refuse_all
@@ -134,6 +134,8 @@ def _early_end(node: str, config: Any) -> Iterator[Fault]:
 
 def _schedules(running: Sections) -> Iterator[Fault]:
     """Yields schedules that are longer than a budget in tokens. The sequence lengths turn tokens into steps; epochs depend on the data."""
+    from stages.training.data.phases import planned_phases
+
     if "mix" not in running:
         return
     for node in models().values():
@@ -141,7 +143,8 @@ def _schedules(running: Sections) -> Iterator[Fault]:
             continue  # the batches of the steps before a continued run decide how many steps the tokens are; pretrain checks it
         config, mix = running[node], running["mix"]
         try:
-            phases = announced_phases(mix, config.batch_sizes, several=node == "pretrain")
+            sizes = config.batch_sizes  # only pretrain reads the ranges of the mixture; all sequences of the others have one length
+            phases = pretraining_phases(sizes, mix) if node == "pretrain" else planned_phases(mix.seq_len, sizes)
         except ValueError as error:
             yield str(error), f"mix.phases, {node}.global_batch_size", "Change one of them."
             continue

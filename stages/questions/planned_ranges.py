@@ -17,7 +17,7 @@ from stages.record.contract.declaration import Artifact
 if TYPE_CHECKING:
     from stages.tokens.sequences.mixture import SequenceRange
     from stages.training.data.phases import BatchSize, Phase
-    from stages.training.job.training_settings import Budget, TrainingSettings
+    from stages.training.job.training_settings import Budget
 
 ENDLESS = 1 << 60
 
@@ -46,30 +46,17 @@ def planned_ranges(mix: Any, built: Artifact | None = None) -> tuple[SequenceRan
     return (*ranges, SequenceRange(last.start_sequence, ENDLESS, last.seq_len))
 
 
-def announced_phases(mix: Any, sizes: Sequence[BatchSize], several: bool) -> tuple[Phase, ...]:
-    """Returns the phases of a training as the settings announce them. A range that is too short for a batch is an OrderError, a ValueError.
-
-    Args:
-        mix: The section of mix.
-        sizes: The sequences per step, from which step on.
-        several: Whether it reads the ranges of the mixture; else all its sequences have one length, the context.
-    """
-    from stages.training.data.phases import phase_table, planned_phases
-
-    return phase_table(planned_ranges(mix), sizes) if several else planned_phases(mix.seq_len, sizes)
-
-
-def pretraining_phases(settings: TrainingSettings, mix: Any, built: Artifact | None) -> tuple[Phase, ...]:
+def pretraining_phases(sizes: Sequence[BatchSize], mix: Any, built: Artifact | None = None) -> tuple[Phase, ...]:
     """Returns the phases of a pretraining from its first step on. A range that is too short for a batch is an OrderError, a ValueError.
 
     Args:
-        settings: The section of pretrain.
+        sizes: The sequences per step, from which step on.
         mix: See `planned_ranges`.
         built: See `planned_ranges`.
     """
     from stages.training.data.phases import phase_table
 
-    return phase_table(planned_ranges(mix, built), settings.batch_sizes)
+    return phase_table(planned_ranges(mix, built), sizes)
 
 
 def readings_row(budget: Budget, phases: tuple[Phase, ...], mix: Any, built: bool) -> tuple[str, str] | None:

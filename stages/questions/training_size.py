@@ -113,7 +113,7 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     mix, mixed = recipe.sections.get("mix"), built_mixture(plan)
     before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
     try:  # as if the steps before had the same batches and ranges
-        phases = pretraining_phases(pretrain, mix, mixed)
+        phases = pretraining_phases(pretrain.batch_sizes, mix, mixed)
     except OrderError as error:
         return [("pretraining", f"{REFUSED if mixed else 'may be refused: '}{error}")]
     readings = None if before else readings_row(pretrain.budget, phases, mix, mixed is not None)
@@ -183,7 +183,7 @@ def mixture_table(recipe: Recipe, built: Mapping[str, Artifact | None], reads: M
 
 def _counted(settings: Mix, seed: int, built: Mapping[str, Artifact | None], reads: Mapping[str, str]) -> list[Row]:
     """Returns the table that mix will make, or one row that says why it is not known."""
-    from stages.tokens.mix.mixture_plan import MixtureError, mixture_rows, read_plan
+    from stages.tokens.mix.mixture_plan import MixtureError, mixture_shares, read_plan
 
     tokens = built[reads["tokens"]]
     tables = [role for role in COLUMN_FOLDERS if role in reads and any(divisions_of(settings))]
@@ -198,7 +198,7 @@ def _counted(settings: Mix, seed: int, built: Mapping[str, Artifact | None], rea
         plan = read_plan(settings, tokens.path, folders, seed)
     except MixtureError as error:
         return [("mixture", f"{REFUSED}{error} ({error.where}) {error.do}")]
-    rows = mixture_rows(plan)
+    rows = mixture_shares(plan)
     several = any(row.phase or row.bucket for row in rows)
     return [_row(row.phase if several else None, row.source, row.bucket, row.planned_tokens, row.available_tokens) for row in rows]
 

@@ -43,7 +43,7 @@ def planned_size(recipe: Recipe, plan: Plan) -> PlannedSize:
         return PlannedSize(parameters, None, None)
     before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
     try:
-        phases = pretraining_phases(config, recipe.sections.get("mix"), built_mixture(plan))
+        phases = pretraining_phases(config.batch_sizes, recipe.sections.get("mix"), built_mixture(plan))
     except OrderError as error:
         raise RecipeError(str(error), where=f"{recipe.source}: pretrain", do="Change the ranges of mix or the batch.") from None
     tokens = tokens_by_length(phases, before, config.budget.in_steps(phases))

@@ -24,6 +24,7 @@ from stages.tokens.mix.buckets import BucketError, DocumentBuckets, bucket_docum
 from stages.tokens.mix.mix_settings import Mix, divisions_of, phases_of, setting_of, weights_of
 from stages.tokens.mix.source_weights import apportion, apportion_within
 from stages.tokens.mix.spans import Spans, read_spans, select_validation
+from stages.tokens.sequences.mixture import PhaseShare
 from stages.tokens.sequences.packing import stable_order
 
 if TYPE_CHECKING:
@@ -91,27 +92,6 @@ class MixturePlan:
         return (tuple(0 for _ in self.streams), *totals)[:-1]
 
 
-@dataclass(frozen=True)
-class MixtureRow:
-    """The tokens of a source and bucket in a phase.
-
-    Attributes:
-        phase: Number of the phase, from 0.
-        source: The source.
-        bucket: The bucket; empty without buckets.
-        available_tokens: Tokens of its training documents.
-        planned_tokens: Tokens that the phase takes.
-        epochs: planned_tokens over available_tokens.
-    """
-
-    phase: int
-    source: str
-    bucket: str
-    available_tokens: int
-    planned_tokens: int
-    epochs: float
-
-
 def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int) -> MixturePlan:
     """Returns the mixture of a tokens artifact.
 
@@ -161,10 +141,10 @@ def plan_mixture(settings: Mix, spans: Spans, columns: Mapping[str, pa.Array], s
     return MixturePlan(spans, held_out, streams, tuple(map(PhaseTokens, seq_lens, blocks, map(tuple, tokens))))
 
 
-def mixture_rows(plan: MixturePlan) -> list[MixtureRow]:
-    """Returns the table of phases, sources and buckets. What a phase takes nothing of has no row."""
+def mixture_shares(plan: MixturePlan) -> list[PhaseShare]:
+    """Returns the table of phases, sources and buckets, before anything is packed. What a phase takes nothing of has no row."""
     return [
-        MixtureRow(number, plan.spans.names[one.source], one.bucket, one.available, tokens, tokens / one.available)
+        PhaseShare(number, plan.spans.names[one.source], one.bucket, one.available, tokens, tokens, tokens / one.available)
         for number, phase in enumerate(plan.phases)
         for one, tokens in zip(plan.streams, phase.tokens, strict=True)
         if tokens

@@ -141,11 +141,10 @@ def _ordered(plan: MixturePlan, seed: int) -> list[Stream]:
 
 
 def _shares(plan: MixturePlan, packed: PackedSequences, ranges: tuple[SequenceRange, ...]) -> tuple[PhaseShare, ...]:
-    """Returns planned and delivered tokens per phase, source and bucket. The delivered ones are counted in the packed sequences."""
+    """Returns the tokens per phase, source and bucket, after counting in the packed sequences that they are those planned."""
     import numpy as np
 
-    from stages.tokens.mix.mixture_plan import mixture_rows
-    from stages.tokens.sequences.mixture import PhaseShare
+    from stages.tokens.mix.mixture_plan import mixture_shares
 
     stream = np.zeros(len(plan.spans.length), np.int32)
     for number, key in enumerate(plan.streams):
@@ -156,11 +155,10 @@ def _shares(plan: MixturePlan, packed: PackedSequences, ranges: tuple[SequenceRa
         counts = np.zeros(len(plan.streams), np.int64)
         np.add.at(counts, stream[packed.document[first:last]], packed.segments[first:last, 2])
         delivered += [tokens for tokens, planned in zip(counts.tolist(), phase.tokens, strict=True) if planned]
-    shares = []
-    for row, tokens in zip(mixture_rows(plan), delivered, strict=True):
-        assert tokens == row.planned_tokens, f"{row} has {tokens} tokens in the sequences"
-        shares.append(PhaseShare(row.phase, row.source, row.bucket, row.available_tokens, row.planned_tokens, tokens, row.epochs))
-    return tuple(shares)
+    shares = tuple(mixture_shares(plan))
+    for share, tokens in zip(shares, delivered, strict=True):
+        assert tokens == share.planned_tokens, f"{share} has {tokens} tokens in the sequences"
+    return shares
 
 
 def _sources(plan: MixturePlan, shares: tuple[PhaseShare, ...]) -> dict[str, SourceShare]:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from stages.tokens.mix import mixture_plan
 from stages.tokens.mix.mix_settings import Mix
-from stages.tokens.mix.mixture_plan import MixtureError, MixturePlan, mixture_rows, plan_mixture
+from stages.tokens.mix.mixture_plan import MixtureError, MixturePlan, mixture_shares, plan_mixture
 from stages.tokens.mix.spans import Spans
 from tests.tokens.mix.test_spans import spans_of
 
@@ -33,13 +33,13 @@ def planned(spans: Spans, columns: Mapping[str, pa.Array] | None = None, **confi
 
 
 def tokens(plan: MixturePlan) -> dict[tuple[int, str, str], int]:
-    return {(row.phase, row.source, row.bucket): row.planned_tokens for row in mixture_rows(plan)}
+    return {(row.phase, row.source, row.bucket): row.planned_tokens for row in mixture_shares(plan)}
 
 
 def test_without_a_total_every_source_once() -> None:
     plan = planned(corpus(a=11, b=31))
     assert tokens(plan) == {(0, "a", ""): 100, (0, "b", ""): 300} and plan.phases[0].blocks == 1
-    assert [(row.available_tokens, row.epochs) for row in mixture_rows(plan)] == [(100, 1.0), (300, 1.0)]
+    assert [(row.available_tokens, row.epochs) for row in mixture_shares(plan)] == [(100, 1.0), (300, 1.0)]
 
 
 def test_weightings() -> None:
