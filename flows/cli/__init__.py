@@ -34,6 +34,7 @@ from cyclopts import (
 )
 
 from flows.cli import (
+    doctor_commands,
     init_commands,
     keep_commands,
     lineage_commands,
@@ -153,10 +154,13 @@ def command_line() -> App:
     lineage = App(name="lineage", help="Query and maintain the record of runs and artifacts.", group=query, sort_key=9)
     runs = App(name="runs", help="List, rename and delete the recorded runs.", group=query, sort_key=8)
     runs.default(runs_commands.list_runs)
+    doctor = App(name="doctor", help="Check this machine.", group=run, sort_key=9)
     app.command(lineage)
     app.command(runs)
+    app.command(doctor)
     for to, panel, commands in (
         (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS, *sweep_commands.COMMANDS, *decide_command.COMMANDS)),
+        (doctor, run, doctor_commands.COMMANDS),
         (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),
