@@ -308,6 +308,7 @@ STAGE = Stage(
         "charsets are found as browsers find them, and HZ, ISO-2022-KR, ISO-2022-CN and UTF-7 are dropped as charset; "
         "resource records are pages by content type and content, and so are conversions that are not plain text; "
         "a value of a Parquet file that cannot be read is a bad row",
+        "a transfer that breaks off between the two bytes that end a chunk gives no byte of them to the decompressor",
     ),
     distributions=("fastwarc", "resiliparse", "brotli", "trafilatura", "jusText", "lxml", "pyarrow"),
     importer=import_documents.IMPORTER,

@@ -313,8 +313,8 @@ def _dechunked(body: bytes) -> tuple[bytes, list[BodyFault]]:
             faults = [*[BodyFault.BROKEN_CHUNKS] * broken, *([] if last else [BodyFault.BYTES_AFTER_END])]
             return b"".join(parts), faults
         end = begin + size
-        if size > 0 and (end == len(body) or body.startswith((b"\r\n", b"\n"), end)):
-            parts.append(body[begin:end])
+        if size > 0 and (body[end : end + 2] in (b"", b"\r") or body.startswith((b"\r\n", b"\n"), end)) and end <= len(body):
+            parts.append(body[begin:end])  # "\r" alone ends the body: the transfer broke off in the middle of a line end
             at = end + (2 if body.startswith(b"\r\n", end) else 1 if end < len(body) else 0)
             continue
         if len(body) - at < TEXT_BYTES and CUT_SIZE.fullmatch(body, at):

@@ -10,7 +10,7 @@ from io import BytesIO
 import brotli
 import pytest
 from fastwarc.stream_io import ZstdWriter
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stages.corpus.warc.framing import WarcLimits
@@ -208,6 +208,7 @@ def raw_deflate(body: bytes) -> bytes:
 PACKED = {"": PAGE, "gzip": gzip.compress(PAGE, mtime=0), "deflate": raw_deflate(PAGE), "br": brotli.compress(PAGE)}
 
 
+@example("br", "chunked", 0.9375, 100)  # ends between the two bytes after a chunk: brotli would decode the first of them
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(PACKED)), st.sampled_from(["chunked", "no last chunk", "dechunked", "text after the end", "plain"]),
        st.floats(0.2, 1), st.integers(100, 5000))  # fmt: skip
@@ -222,7 +223,10 @@ def test_no_less_than_warcio_reads_and_nothing_that_the_page_does_not_hold(conte
     found = decoded(body, content, transfer)
     assert PAGE.startswith(found.data)
     assert len(found.data) >= len(theirs) or not PAGE.startswith(theirs)
-    cut = share < 1 and len(body) < len(packed) - 40
+    missing = len(packed) - len(body)
+    cut = missing > 40
+    if missing and not cut:
+        return  # perhaps only what follows the last chunk or the last compressed block
     assert bool(found.faults) == (form not in ("chunked", "plain") or (cut and (content != "" or form == "chunked"))), found.faults
 
 

@@ -95,11 +95,11 @@ def test_the_first_rank_alone_hands_over_the_checkpoint_and_all_wait_for_it(
     own = replace(job, scratch=str(tmp_path), out=str(tmp_path / "out"), steps=7)
     source = tmp_path / "resume" / "step-0000000007"
     (source / "shards").mkdir(parents=True)
-    for name in ("training_loop.json", "shards/00000.safetensors"):
+    for name in ("trainer.json", "shards/00000.safetensors"):
         (source / name).write_text("x")
     engine = waiting(own, tmp_path / "out", rank, 2)
     training_loop.finish(training_loop.open_run(own, engine, open_events(tmp_path, rank), None, 0))
-    assert met == [there] and sorted(path.name for path in source.rglob("*")) == ["00000.safetensors", "shards", "training_loop.json"]
+    assert met == [there] and sorted(path.name for path in source.rglob("*")) == ["00000.safetensors", "shards", "trainer.json"]
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, "0"), (16, ", ".join(map(str, range(16)))), (17, ", ".join(map(str, range(16))) + " …")])
