@@ -1,6 +1,7 @@
 # make run: set up .venv and run the tiny recipe.   make test: set up .venv, lint and run the tests.   make setup: only set up .venv.
 # make bench: benchmarks (minutes).   make bench-smoke: each benchmark at its smallest size (minutes).   make test-chaos: kill real runs (half an
 # hour).   make test-fuzz: hostile input (ten minutes).
+# make test-long: trainings against their oracles, kills, servers, the whole tiny pipeline (twenty minutes).
 # make test-real: the tests that read real data, where it is (minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
 # make test-newcomer: own files, by the commands of the README (minutes).   make test-decide: how often `loam decide` errs (an hour).
@@ -14,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/corpus tests/examples tests/tokens tests/record/contract tests/record/store tests/record/tables tests/training/model tests/training/data
 
-.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-mutation test-newcomer test-real docs docs-site queries setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-long test-mutation test-newcomer test-real docs docs-site queries setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -24,7 +25,7 @@ test: .venv/.ready lint
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint
-	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide and not bench and not real' $(PATHS)
+	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide and not bench and not real and not long' $(PATHS)
 
 fmt: .venv/.ready
 	$(BIN)/ruff check --fix --select I .
@@ -67,6 +68,9 @@ test-chaos: .venv/.ready
 # LOAM_DECIDE_HOME=FOLDER keeps the runs.
 test-decide: .venv/.ready
 	$(BIN)/python -m pytest -m decide -s tests/decide
+
+test-long: .venv/.ready
+	$(PYTEST) -m 'long and not chaos and not ci and not newcomer and not decide and not bench and not real' tests
 
 test-real: .venv/.ready
 	$(PYTEST) -m real tests

@@ -21,6 +21,8 @@ from flows.pipeline import pipeline, stage_of
 from stages.record.contract.errors import StageError
 from tests.conftest import PROJECT
 
+pytestmark = pytest.mark.long
+
 STAGES = {node.name: stage_of(node) for node in pipeline()}
 
 TOKEN = "the-token-of-this-test"

@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import answered, copy_project, python_in
 
+pytestmark = pytest.mark.long
+
 MODULE = '''
 """synthesize: rewords each document."""
 

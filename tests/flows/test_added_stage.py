@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import PROJECT, answered, copy_project, python_in
 
+pytestmark = pytest.mark.long
+
 MODULE = '''
 """lengths: how long the documents are."""
 

@@ -22,7 +22,7 @@ from stages.record.processes import free_port
 from stages.record.store import runs
 from tests.conftest import PROJECT
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 ITEM = '{"query": "Question: which of these is a colour?\\nAnswer:", "choices": ["red", "stone"], "gold": 0}\n'
 CHAT = '{"messages": [{"role": "user", "content": "hi %d"}, {"role": "assistant", "content": "hello %d"}]}\n'

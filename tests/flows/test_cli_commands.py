@@ -245,12 +245,14 @@ def test_what_loam_serve_prints_reaches_its_server_behind_a_proxy_too(
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_the_prefect_server_says_where_it_is(tmp_path: Path) -> None:
     found = started("serve", tmp_path / "home")
     assert found["api_url"] == "http://127.0.0.1:4387/api" and Path(found["profiles_path"]).is_file()
     assert found["home"] == str(tmp_path / "home")
 
 
+@pytest.mark.long
 def test_a_stage_and_a_run_answer_with_their_nodes(tmp_path: Path) -> None:
     home = tmp_path / "home"
     first = answered(loam("stage", "crawl", *SMALL, "--json", home=home).stdout, "stage")

@@ -18,7 +18,7 @@ from stages.record.contract.errors import StageError
 from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 from tests.served import ask, client_environment
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 WATCH = ("--watch", "--watch-interval", "1")
 
 

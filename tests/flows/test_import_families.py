@@ -25,6 +25,8 @@ from stages.tokens.train_tokenizer.tokenizer_check import judge_tokenizer
 from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer
 from tests.made.published_models import FAMILIES, QWEN_SPARE, TEXTS, qwen3_tokenizer
 
+pytestmark = pytest.mark.long
+
 LLAMA2_MAP = ("--map", "start_header=<s>", "--map", "end_header=<unk>")
 SPELT = "A <|im_start|>, <|endoftext|>, <|eot_id|>, <|begin_of_text|>, <s> and </s>, <think> spelt out."
 HARD = [

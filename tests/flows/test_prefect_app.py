@@ -13,6 +13,8 @@ from starlette.websockets import WebSocketDisconnect
 from flows.prefect_app import create_app
 from stages.record.contract.errors import StageError
 
+pytestmark = pytest.mark.long
+
 AUTH = "loam:of-this-test-alone"
 OWN, SOCKET = "http://127.0.0.1:4200", "ws://127.0.0.1:4200"
 SOCKETS = (

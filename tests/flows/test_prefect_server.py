@@ -17,6 +17,8 @@ from stages.record.contract.errors import StageError
 from stages.record.processes import free_port
 from tests.conftest import PROJECT, answered, behind_a_dead_proxy, loam
 
+pytestmark = pytest.mark.long
+
 SMALL = ["--set", "crawl.docs={packages: [datasketch], max_pages: 20}", "--until", "extract"]
 
 

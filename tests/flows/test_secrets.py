@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import PROJECT, loam
 from tests.flows.test_openlineage import valid
 
+pytestmark = pytest.mark.long
+
 CANARIES = {
     "AWS_ACCESS_KEY_ID": "AKIA" + "CANARYCANARY4242",
     "AWS_SECRET_ACCESS_KEY": "canary/one+of=the42",

@@ -24,7 +24,7 @@ from stages.record.processes import free_port
 from tests.conftest import PROJECT
 from tests.served import ask, client_environment, password
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 END_WITHIN_S = 10
 """Under 5 s on a machine with nothing else to do; it was 15 to 30 s."""

@@ -13,7 +13,7 @@ from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import StageError
 from stages.record.run.runner import Report, Result
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from flows.pipeline import pipeline, stage_of
 from stages.record.store import manifest_schema
 from tests.conftest import nodes_of
+
+pytestmark = pytest.mark.long
 
 
 def test_every_manifest_of_a_whole_run_is_as_one_of_others_must_be(tiny_home: Path) -> None:

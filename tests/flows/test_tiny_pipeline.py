@@ -20,6 +20,8 @@ from stages.record.tables.parquet import read_rows
 from tests.architecture.write_queries import QUERIES, rewritten, stale
 from tests.conftest import PROJECT, TINY, answered, loam, nodes_of
 
+pytestmark = pytest.mark.long
+
 
 def artifact(home: Path, node: str) -> Path:
     name = answered(loam("lineage", "show", node, "--json", home=home).stdout)["path"]

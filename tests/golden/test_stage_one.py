@@ -19,6 +19,8 @@ from stages.training.job.job import RankJob
 from tests.golden.test_trajectory import EVERY, STEPS, Case, Ran, clipped, follows, run, unclipped
 from tests.training.made import changed
 
+pytestmark = pytest.mark.long
+
 __all__ = ["clipped", "unclipped"]
 
 

@@ -31,6 +31,8 @@ from stages.training.model.config import ModelConfig
 from tests.golden import oracle
 from tests.training.made import ALONE, changed, training
 
+pytestmark = pytest.mark.long
+
 STEPS, EVERY, EVAL, BATCH, CONTEXT = 12, 6, 5, 8, 32
 CLIPPED = {"vocab": 61, "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2,
      "ffn": 40, "context": CONTEXT, "theta": 1e4, "eps": 1e-5,

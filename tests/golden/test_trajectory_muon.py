@@ -25,6 +25,8 @@ from tests.golden import oracle
 from tests.golden.test_trajectory import CLIPPED, EVERY, STEPS, UNCLIPPED, Case, Machine, Ran, made_case, run
 from tests.training.made import changed
 
+pytestmark = pytest.mark.long
+
 MATRICES = 14  # seven in each of two blocks
 MUON: dict[str, Any] = {
     "name": "muon", "momentum": 0.9, "adamw_learning_rate_ratio": 0.4, "embedding_learning_rate_ratio": 0.7, "adamw_betas": (0.8, 0.99),

@@ -17,6 +17,8 @@ from tests.mutation.operators import Mutant, mutants_of
 from tests.mutation.suite import SuiteError, is_equivalent, run_suite, sampled, wilson
 from tests.mutation.table import TABLE, TableError, list_tests
 
+pytestmark = pytest.mark.long
+
 TOY = "def size(n):\n    while n > 9:\n        n = n - 3\n    return n\n\n\ndef unseen():\n    return 1\n"
 TEST = "from toy.sizes import size\n\n\ndef test_size():\n    assert size(12) == 9 and size(10) == 7 and size(9) == 9\n"
 

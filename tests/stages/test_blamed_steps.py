@@ -22,6 +22,8 @@ from stages.training import dpo, pretrain, sft
 from stages.training.run.blamed_parts import Blame
 from tests.stages.conftest import DPO, PRETRAIN, RUNTIME, SFT, Chain
 
+pytestmark = pytest.mark.long
+
 
 def job_of(stage: Stage, config: Mapping[str, Any], inputs: Mapping[str, Artifact], home: Path, ranks: int = 1) -> NodeJob:
     checked = validated(stage.config, dict(config), stage.name, "test")

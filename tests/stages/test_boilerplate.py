@@ -180,6 +180,7 @@ def test_every_removed_line_is_accounted_for(data: Data, tmp_path: Path) -> None
     assert made.summary["removed_chars"] == chars.total() > 0
 
 
+@pytest.mark.long
 def test_neither_workers_nor_the_order_of_files_change_a_text(tmp_path: Path) -> None:
     pages = [*site(), *site("two.example", menu=MENU + "<p>Two</p>")]
     random.Random(5).shuffle(pages)

@@ -38,6 +38,8 @@ from tests.stages.conftest import MODEL, RUNTIME, sentences
 from tests.stages.made import documents
 from tests.stages.test_pretrain import ranks_below
 
+pytestmark = pytest.mark.long
+
 WSD: dict[str, Any] = {
     "global_batch_size": 8, "learning_rate": 3e-3, "warmup_steps": 2, "eval_every_steps": 5, "checkpoint_every_steps": 5, "model": MODEL,
     "schedule": {"name": "wsd"}, "milestone_every_steps": 4,

@@ -21,6 +21,8 @@ from tests.conftest import run_stage
 from tests.stages.conftest import PRETRAIN, RUNTIME, SFT, Chain
 from tests.training.launch.test_rank_faults import full_disk_in_ranks
 
+pytestmark = pytest.mark.long
+
 
 @contextmanager
 def flipped(path: Path) -> Iterator[None]:

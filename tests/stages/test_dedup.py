@@ -80,6 +80,7 @@ def made_rows(texts: list[str], source: str = "crawl", url: str = "http://x") ->
 
 
 @pytest.mark.parametrize("extra", [{}, {"repeats": {"min_chars": 10, "min_left_chars": 50}}])
+@pytest.mark.long
 def test_result_depends_neither_on_shards_nor_on_workers(made: Data, tmp_path: Path, extra: dict[str, Any]) -> None:
     texts = [f"{text}\nThe same footer under every page." for text in made.texts(60)]
     texts += [text.replace("The same", "with one more sentence.\nThe same") for text in texts[:25]] + texts[10:20]

@@ -123,6 +123,7 @@ def test_an_exported_model_imported_and_exported_again_is_the_same_bit_for_bit(c
         assert (again.path / name).read_bytes() == (exported / name).read_bytes(), name
 
 
+@pytest.mark.long
 def test_an_imported_model_is_trained_on(chain: Chain, exported: Path, tmp_path: Path) -> None:
     """The sft starts from its weights, and the first evaluation equals that of the original model."""
     from tests.stages.conftest import RUNTIME, SFT

@@ -32,6 +32,8 @@ from stages.record.store.manifest_schema import contradictions
 from tests.conftest import run_stage
 from tests.stages.external_cases import CASES, Case, Entries, Entry
 
+pytestmark = pytest.mark.long
+
 
 def stages_of_the_project() -> list[Stage]:
     return list({stage.name: stage for stage in map(stage_of, pipeline())}.values())

@@ -283,6 +283,7 @@ def test_wet_text_is_taken_as_it_stands(data: Data, tmp_path: Path) -> None:
     assert wet["text"].startswith(data.expected(made=next(sentences("es", 1, "page/400")), real="Escopete"))
 
 
+@pytest.mark.long
 def test_engines_give_different_texts_of_the_same_pages(data: Data, tmp_path: Path) -> None:
     file = data.part("crawl") / "real" / data.expected(made="sample-wget-0000.warc.gz", real="dolma-wget-sample-0000.warc.gz")
     texts = {}
@@ -317,6 +318,7 @@ def test_pages_that_cannot_be_decoded_nest_too_deeply_or_are_bombs(tmp_path: Pat
     assert [d["reason"] for d in rows(lenient, "decisions")] == [None, None, "too_deep", None]
 
 
+@pytest.mark.long
 def test_a_gzip_bomb_needs_little_memory(tmp_path: Path) -> None:
     """A gzip member of 400 MB and a page that unpacks to 400 MB hardly raise the peak memory of the process."""
     import zlib

@@ -91,6 +91,7 @@ def test_rules_off_keep_everything_with_words(tmp_path: Path) -> None:
     assert (record_counts["kept"], record_counts["dropped"]) == (2, {"no_words": 1})
 
 
+@pytest.mark.long
 def test_workers_change_nothing(made: Data, tmp_path: Path) -> None:
     texts = made.texts(60)
     given = documents(tmp_path / "made", [texts[:20], [*texts[20:40], *broken(0).values()], texts[40:]])

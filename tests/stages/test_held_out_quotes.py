@@ -23,6 +23,8 @@ from tests.conftest import run_stage
 from tests.stages import made
 from tests.stages.conftest import RUNTIME, SFT, Chain, sentences
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def held_out(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Artifact], str]:

@@ -111,6 +111,7 @@ def test_progress_and_log_lines_reach_the_user(chain: Chain) -> None:
     assert any(line.startswith("step 12/12: loss ") for line in lines)
 
 
+@pytest.mark.long
 def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
     """The rank is killed at step 7. The next run of the node ends with the loss curve of a run that was not killed."""
     killed = []

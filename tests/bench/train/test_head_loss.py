@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench.train import head_loss
+
+pytestmark = pytest.mark.long
 
 MB = 1e6
 

@@ -25,6 +25,8 @@ from stages.record.processes import free_port
 from stages.record.store import runs
 from tests.conftest import PROJECT, until
 
+pytestmark = pytest.mark.long
+
 ITEM = '{"query": "Question: which of these two words is the name of a colour? Answer:", "choices": ["red", "stone"], "gold": 0}\n'
 
 

@@ -18,6 +18,8 @@ from tests.conftest import answered, loam
 from tests.decide.proxies import MODEL
 from tests.made.variants import Data
 
+pytestmark = pytest.mark.long
+
 BITS = metric_of("pretrain/validation_bits_per_byte")
 
 

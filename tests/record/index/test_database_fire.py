@@ -23,6 +23,8 @@ from stages.record.store import manifest
 from tests.conftest import PROJECT, run_stage
 from tests.record.toys import WORDS
 
+pytestmark = pytest.mark.long
+
 RECORDERS, ARTIFACTS = 5, 40
 """How many processes write at once here, and how many artifacts each publishes."""
 HOME = "import os, signal, sys, pathlib\nhome = pathlib.Path(sys.argv[1])\n"

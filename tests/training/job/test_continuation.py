@@ -157,6 +157,7 @@ def ran(job: RankJob, folder: Path) -> Path:
     return folder / "out"
 
 
+@pytest.mark.long
 def test_two_ranks_continue_a_milestone_with_the_bits_of_an_uninterrupted_run(tmp_path: Path) -> None:
     """One snapshot is kept, so a milestone is not a snapshot by chance."""
     job = small(tmp_path)

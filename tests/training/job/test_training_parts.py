@@ -31,6 +31,8 @@ from tests.conftest import PROJECT, copy_project
 from tests.training import plain
 from tests.training.toys import train as toys
 
+pytestmark = pytest.mark.long
+
 FILES = {"schedule_polynomial": ("Polynomial", "SCHEDULES", "polynomial"), "loss_z": ("ZLoss", "SEQUENCE_LOSSES", "z"),
          "optimizer_momentum": ("Momentum", "OPTIMIZERS", "momentum")}  # fmt: skip
 """File -> its class, its registry and its name there."""

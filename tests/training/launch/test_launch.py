@@ -27,6 +27,7 @@ def job(tmp_path: Path) -> RankJob:
     return small_job(tmp_path, Machine(2, "cpu", 2, 32), steps=1_000_000)
 
 
+@pytest.mark.long
 def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
     heard: list[RankEvent] = []
     with pytest.raises(LaunchError, match="nowhere is not a checkpoint: it has no checkpoint.json"):
@@ -35,6 +36,7 @@ def test_a_failing_rank_is_heard_and_the_others_are_ended(job: RankJob) -> None:
     assert not [c for c in psutil.Process().children() if c.is_running() and "stages.training.loop.rank" in " ".join(c.cmdline())]
 
 
+@pytest.mark.long
 def test_ranks_die_with_their_parent(job: RankJob, tmp_path: Path) -> None:
     path = write_job(job, tmp_path / "outer.json")
     code = (

@@ -18,6 +18,8 @@ from stages.training.launch.launch import LaunchError, RankErrors, _failure, lau
 from tests.conftest import PROJECT
 from tests.training.made import small_job, training
 
+pytestmark = pytest.mark.long
+
 FULL_DISK = """
 import os
 

@@ -35,6 +35,8 @@ from tests.training.job.test_step_guard import job as pairs_job
 from tests.training.job.test_step_guard import poisoned
 from tests.training.made import MODEL, changed, training
 
+pytestmark = pytest.mark.long
+
 __all__ = ["pairs_job"]
 
 SEQUENCES, BATCH, STEPS, SEGMENTS = 128, 8, 16, 3

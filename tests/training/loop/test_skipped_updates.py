@@ -25,6 +25,8 @@ from tests.training.loop.test_rewinds import at, curve, going_back, train
 from tests.training.loop.test_rewinds import weights as weights_of
 from tests.training.made import changed
 
+pytestmark = pytest.mark.long
+
 __all__ = ["going_back", "job"]
 
 

@@ -107,6 +107,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.long
 def test_the_memory_of_the_table_does_not_grow_with_the_tokens(tmp_path: Path) -> None:
     """A process of its own, whose peak no other test has raised. All positions at once are 800 MB of columns."""
     done = subprocess.run(

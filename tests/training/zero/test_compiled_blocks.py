@@ -25,6 +25,8 @@ from stages.training.zero.engine import compile_blocks
 from tests.training.made import MODEL, changed, small_job
 from tests.training.toys import train as toys
 
+pytestmark = pytest.mark.long
+
 
 def batch(bounds: list[int], padded: int = 17) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     tokens = torch.randint(61, (2, 16), generator=torch.Generator().manual_seed(len(bounds)))

@@ -27,6 +27,8 @@ from stages.training.losses.loss import to_torch
 from stages.training.model.llama import Llama, initial_value
 from tests.training.made import MODEL, changed, small_job
 
+pytestmark = pytest.mark.long
+
 
 def made_job(folder: Path, stage: Literal[1, 3]) -> RankJob:
     draw = np.random.default_rng(4)
