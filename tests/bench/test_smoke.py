@@ -46,7 +46,6 @@ class Smallest:
 
 
 SMALLEST = (
-    Smallest("bench_body_training", "--steps 2 --seeds 1", r"boilerplate, seed 1: [\d.]+ bits", judged=True),
     Smallest("bench_boilerplate", "", r"extract and boilerplate", judged=True),
     Smallest("bench_decontaminate", "", r"search, MB/s per core, [\d,]+ items"),
     Smallest("bench_dedup", "--sizes 20000", r"0\.02 M documents: "),
@@ -54,7 +53,6 @@ SMALLEST = (
     Smallest("bench_engines", "", r"resiliparse", judged=True),
     Smallest("bench_extract", "--rounds 1", r"against a bare fastwarc"),
     Smallest("bench_filter", "", r"no word known"),
-    Smallest("bench_line_counts", "--pages 30000 --hosts 100 --workers 1", r"\d", cheap=True),
     Smallest("bench_memory", "--cases 1", r"weights +2 +3 "),
     Smallest("bench_mix", "--documents 20000", r"\d", cheap=True),
     Smallest("bench_reader", "--tokens 1000000", r"\d"),
@@ -66,8 +64,6 @@ SMALLEST = (
     Smallest("data_pays", "--steps 2 --seeds 1 --arms raw --folder {folder}", r"raw +[\d.]+", judged=True),
     Smallest("index", "--artifacts 1600 --rows 5000", r"trace of a step"),
     Smallest("quality", f"{FEW} --seeds 1 --only loam,~Muon Kneser-Ney~trigram", r"loam, Muon +\d[\s\S]*Kneser-Ney trigram +\d"),
-    Smallest("quality.averages", "--tokens 65536 --every-steps 4 --last 1 2 --folder {folder}", r"2 +step-\d+ +[\d.]+"),
-    Smallest("quality.epochs", f"{FEW} --arms one~epoch,~a~quarter~of~the~FLOPs", r"one epoch, .* +1 +"),
     Smallest("quality.rates", f"{FEW} --depths 1 --batch 8", r"depth +0\.04 [\s\S]*\n *1 +[\d.]+ +[\d.]+"),
     Smallest("train", "--rounds 1 --steps 1 --warm-up 1 --only matmul loam --vocabulary 2000 --tokens 256", r"loam +[\d.]+ \(", cheap=True),
     Smallest("train", "--rounds 1 --steps 1 --warm-up 1 --vocabulary 2000 --tokens 256", r"loam, compiled +[\d.]+ \([\s\S]*transformers, compiled +[\d.]+ \("),
@@ -78,7 +74,7 @@ PARTS_OF_OTHERS = {"measured_rank", "simulated", "quality.trial", "train.head_lo
 
 def command(one: Smallest, folder: Path) -> list[str]:
     words = [word.replace("~", " ") for word in one.words.format(folder=folder).split()]
-    changes = SMALL if one.module in ("quality", "quality.averages", "quality.epochs") else SMALL[:2] * (one.module == "quality.rates")
+    changes = SMALL if one.module == "quality" else SMALL[:2] * (one.module == "quality.rates")
     return [sys.executable, "-m", f"tests.bench.{one.module}", *words, *changes]
 
 

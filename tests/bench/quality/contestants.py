@@ -24,7 +24,7 @@ What was tried for "loam, Muon", bits per byte after 1.5 M tokens, seed 1, 2026-
 - 6 blocks of 288 with momentum .9, the settings below, seeds 1 to 3: 1.5338, 1.5339, 1.5361; after 3.0 M tokens: 1.4402, 1.4401, 1.4400. With momentum .85 1.5329,
   with 10 steps of warm-up in place of 40 1.5326, the embedding at 20 times the rate 1.5344. 8 blocks of 256, 32, 256, momentum .9: 1.5371 (4.81e13).
   With a z-loss of 1e-4 1.5340. With the rate .028 1.4406 after 3.0 M tokens.
-- Averages of the weights of the last 1, 2, 3, 5 and 10 checkpoints, six steps apart (`python -m tests.bench.quality.averages`), 1.5 M tokens, seed 1, 2026-11-25:
+- Averages of the weights of the last 1, 2, 3, 5 and 10 checkpoints, six steps apart, 1.5 M tokens, seed 1, 2026-11-25:
   1.5338, 1.5351, 1.5363, 1.5382, 1.5415. With a constant rate after the warm-up (`schedule={name: wsd, decay_frac: 0}`) 1.6287, 1.6172, 1.6081, 1.5924, 1.5714,
   and 1.5584 for the last 20.
 - Batches of 8 sequences for the first 150 steps (`--change 'batch_ramp=[{steps: 150, global_batch_size: 8}]'`), 1.5 M tokens, seed 1: 1.5285 with 5.07e13
