@@ -120,3 +120,33 @@ def test_the_constants_are_those_of_the_code_that_uses_the_memory() -> None:
     from stages.training.zero.deepspeed_settings import BUCKET_ELEMENTS
 
     assert training_memory.LOGIT_CHUNKS == CHUNK_ELEMENTS and training_memory.BUCKET_ELEMENTS == BUCKET_ELEMENTS
+
+
+NARROW = ModelConfig(
+    vocab_size=32_768, num_hidden_layers=24, hidden_size=1024, num_attention_heads=16, num_key_value_heads=4, intermediate_size=2816,
+    max_position_embeddings=2048,
+)  # fmt: skip
+WIDE = ModelConfig(
+    vocab_size=8192, num_hidden_layers=12, hidden_size=2048, num_attention_heads=16, num_key_value_heads=16, intermediate_size=5632,
+    max_position_embeddings=2048,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "stage", "micro_batch_size", "recompute", "compiled", "gib"),
+    [
+        (NARROW, 1, 8, "none", False, 24.77), (NARROW, 1, 2, "none", False, 11.63), (NARROW, 1, 1, "none", False, 9.26),
+        (NARROW, 1, 8, "feed_forward", False, 14.26), (NARROW, 1, 8, "block", False, 8.24), (NARROW, 3, 8, "none", False, 24.85),
+        (WIDE, 1, 8, "none", False, 30.70), (WIDE, 1, 2, "block", False, 12.83), (WIDE, 3, 4, "none", False, 21.13),
+        (NARROW, 1, 16, "none", True, 32.14), (NARROW, 1, 8, "none", True, 19.7), (NARROW, 3, 8, "none", True, 19.8),
+    ],
+)  # fmt: skip
+def test_it_is_near_what_a_gpu_allocated(
+    shape: ModelConfig, stage: Any, micro_batch_size: int, recompute: Recompute, compiled: bool, gib: float
+) -> None:
+    """Most bytes that torch allocated on an H200 in bf16 with AdamW, 2026-11-26 (docs/results.md)."""
+    load = TrainingLoad(1, stage, micro_batch_size, 2048, "bf16", recompute, StateTensors(2, 2), "cuda", compiled=compiled)
+    estimate = rank_memory_bytes(shape, load) / 2**30
+    assert 0.9 * gib < estimate < (1.1 if stage == 1 else 1.21) * gib
+    on_cpu = replace(load, device="cpu")
+    assert rank_memory_bytes(shape, on_cpu) == rank_memory_bytes(shape, replace(on_cpu, compiled=False))
