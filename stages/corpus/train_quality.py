@@ -23,11 +23,11 @@ from pydantic import Field, model_validator
 from stages.corpus.text.classifier import MIN_VECTOR_BYTES
 from stages.record.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, NamedFiles, Outcome, Stage
 from stages.record.contract.errors import StageError
+from stages.record.engines.local import run_in_pool
 from stages.record.settings import StageConfig
 from stages.record.store.external import local_path
 from stages.record.tables.jsonl import SHOWN_CHARS, base_name, parquet_columns, parquet_rows, place, read_lines, read_records
 from stages.record.tables.parquet import read_rows
-from stages.record.tables.shards import run_in_pool
 
 MIN_TEXTS = 100
 FORMATS = (".jsonl", ".ndjson", ".json", ".txt", ".text", ".parquet")

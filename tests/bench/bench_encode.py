@@ -178,7 +178,7 @@ def ours(documents: Path, tokenizer: Path, out: Path) -> None:
     from stages.record.contract.declaration import Artifact, Context
     from stages.tokens.encode import stage as encode
 
-    runtime = SimpleNamespace(workers=1)
+    runtime = SimpleNamespace(workers=1, engine="local")
     about = SimpleNamespace(scratch=out / "scratch", runtime=runtime, seed=0, node="encode", log=print, progress=lambda *_: None)
     inputs = {role: Artifact(path, cast("Any", {})) for role, path in (("documents", documents), ("tokenizer", tokenizer))}
     encode.run(encode.Encode(), inputs, out, cast("Context", about))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from stages.record.contract.declaration import Context
+from stages.record.contract.runtime import Runtime
 from stages.record.tables.shards import Meter, run_shards
 
 LINES = 600
@@ -26,7 +27,7 @@ def write_slowly(folder: Path, task: str, meter: Meter) -> None:
 
 def main(scratch: Path) -> None:
     """Two workers on two shards."""
-    context = SimpleNamespace(scratch=scratch, runtime=SimpleNamespace(workers=2), progress=lambda *values: None)
+    context = SimpleNamespace(scratch=scratch, runtime=Runtime(workers=2), progress=lambda *values: None)
     run_shards(write_slowly, ["a", "b"], cast(Context, context), "slow")
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 from stages.corpus.extract import html, visible_text
-from stages.record.tables import shards
+from stages.record.tables.shards import ShardJob
 
 
-def crash_at(work: shards.ShardFunction, folder: Path, task: Any) -> None:
-    """Runs the work of a worker on one shard, with a parser that crashes."""
-    parse = html.parse
+class CrashingJob(ShardJob[Any, Any]):
+    """A shard whose parser crashes."""
 
-    def crashing(page: str, *limits: Any, **prepared: Any) -> Any:
-        if "CRASH" in page:
-            os.kill(os.getpid(), signal.SIGSEGV)
-        return parse(page, *limits, **prepared)
+    def attempt(self, name: str = "") -> None:
+        parse = html.parse
 
-    html.parse = visible_text.parse = crashing  # type: ignore[assignment]
-    shards._one(work, folder, task)
+        def crashing(page: str, *limits: Any, **prepared: Any) -> Any:
+            if "CRASH" in page:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            return parse(page, *limits, **prepared)
+
+        html.parse = visible_text.parse = crashing  # type: ignore[assignment]
+        super().attempt(name)

@@ -58,10 +58,10 @@ def test_a_worker_that_dies_names_the_record(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from tests.stages.test_extract import extract
-from tests.stages.crash import crash_at
+from tests.stages.crash import CrashingJob
 if __name__ == "__main__":
     import stages.record.tables.shards
-    stages.record.tables.shards._one = crash_at
+    stages.record.tables.shards.ShardJob = CrashingJob
     extract([Path({str(tmp_path / "f.warc.gz")!r})], Path({str(tmp_path / "home")!r}))
 """
     script = tmp_path / "crash.py"

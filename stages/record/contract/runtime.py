@@ -12,11 +12,36 @@ from pydantic import field_validator, model_validator
 from stages.record.settings import Field, StageConfig
 
 
+class SlurmRequest(StageConfig):
+    """What is asked of Slurm for every element of an array of shards."""
+
+    partition: str = Field("", pattern=r"^[\w.,-]*$")
+    """Partition; empty takes the cluster's default."""
+    account: str = Field("", pattern=r"^[\w.-]*$")
+    """Account; empty takes the user's default."""
+    cores: int = Field(1, ge=1, le=4096)
+    """Cores of an element. A shard uses one; more is for nodes that give out memory by core."""
+    memory_mb: int | None = Field(None, ge=64, le=10**8)
+    """Memory of an element in MB; null takes the partition's default."""
+    time_min: int | None = Field(None, ge=1, le=10**6)
+    """Longest time of an element in minutes; null takes the partition's limit. An element that meets it is submitted again for its shards that are missing."""
+    elements: int = Field(1000, ge=1, le=100_000)
+    """Most elements of an array; each makes its part of the shards one after another. 1,000 is below Slurm's default limit of an array
+    (MaxArraySize 1001)."""
+    at_once: int | None = Field(None, ge=1, le=100_000)
+    """Most elements that run at the same time; null leaves it to Slurm."""
+
+
 class Runtime(StageConfig):
     """How the recipe is executed on this machine. Never part of a key; never changes the bytes of a data stage."""
 
+    engine: Literal["local", "slurm"] = "local"
+    """Where the shards of data stages run: on processes of this machine, or as arrays of jobs of a Slurm cluster whose nodes share the home. The
+    files are the same."""
+    slurm: SlurmRequest = Field(SlurmRequest())
+    """What engine slurm asks for."""
     workers: int = Field(2, ge=1, le=4096)
-    """Number of processes for sharded data work."""
+    """Number of processes for sharded data work, with engine local."""
     tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
     """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
     byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""

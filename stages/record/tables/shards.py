@@ -1,49 +1,35 @@
-"""Runs sharded work: one function, one task per shard, local worker processes. Each shard completes on its own.
+"""Runs sharded work: one function, one task per shard, on an engine (stages/record/engines). Each shard completes on its own.
 
 Guarantee: a shard's folder appears whole or not at all, also after a power cut, so a killed stage that starts again does only the missing shards. The result does
-not depend on the number of workers. No worker outlives its stage, however the stage ends. A killed worker (out of memory, for example)
-fails the stage at once. The progress shows documents, MB/s, dropped documents and the time left.
-Cost: one process per worker, started once per call; two small files per second for the progress of each.
-
-Reason for the standard library's process pool instead of datatrove's LocalPipelineExecutor: after a stage was killed, the forkserver and
-workers of that executor stayed alive and wrote into the scratch folder of the next run. A killed worker made it wait forever. Its manager
-process, a fork, keeps every file lock of the stage open.
+not depend on the engine, on the number of workers or on how often a shard was tried. The progress shows documents, MB/s, dropped documents and
+the time left.
+Cost: two small files per second and worker for the progress; one listing of a folder per look at it.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
-import multiprocessing
 import os
 import shutil
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from stages.record.contract.errors import StageError
-from stages.record.processes import die_with_parent
+from stages.record.engines.local import LOOK_S, NOW, run_in_pool
 from stages.record.store.files import fsync
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-    from multiprocessing.process import BaseProcess
-
     from stages.record.contract.declaration import Context
 
 MEASURE = "meter.json"
-NOW, NOW_BYTES = ".now", 1024
-LOOK_S = 0.5
-REAPED_S = 10
+NOW_BYTES = 1024
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -148,7 +134,9 @@ def run_shards(
     root.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
     if missing:
-        jobs = [partial(_one, work, _folder(root, i), tasks[i]) for i in missing]
+        for left in root.glob("*.partial") if ctx.runtime.engine == "local" else ():
+            shutil.rmtree(left)  # of a killed run: no worker of it is alive
+        jobs = [ShardJob(work, _folder(root, i), tasks[i]) for i in missing]
         _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
     folders = [_folder(root, i) for i in range(len(tasks))]
     return [Shard(i, folder, json.loads((folder / "result.json").read_text(encoding="utf-8"))) for i, folder in enumerate(folders)]
@@ -176,31 +164,44 @@ def _folder(root: Path, index: int) -> Path:
     return root / f"{index:05d}"
 
 
-def _running(folder: Path) -> Path:
-    """Returns the path of the file in which the worker of a shard records its progress."""
-    return folder.with_name(f"{folder.name}.{MEASURE}")
+@dataclass(frozen=True)
+class ShardJob(Generic[Task, Result]):
+    """A shard to be made: the function, the folder in which its files appear, and the task. It is pickled for a worker."""
 
+    work: ShardFunction[Task, Result]
+    folder: Path
+    task: Task
 
-def _one(work: ShardFunction[Task, Result], folder: Path, task: Task) -> None:
-    """Does one shard in a worker: writes into a temporary folder, fsyncs all that is in it, then renames it."""
-    partial_folder = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial_folder, ignore_errors=True)
-    partial_folder.mkdir(parents=True)
-    meter = Meter(_running(folder))
-    result = work(partial_folder, task, meter)
-    meter.write(partial_folder / MEASURE)
-    (partial_folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    for path in (*partial_folder.rglob("*"), partial_folder):
-        fsync(path)
-    os.replace(partial_folder, folder)
-    for left in (_running(folder), _running(folder).with_suffix(NOW)):
-        left.unlink(missing_ok=True)
+    def attempt(self, name: str = "") -> None:
+        """Makes the shard in a folder of this attempt's own, fsyncs all that is in it, then renames it.
 
+        Several attempts may run at once, because a cluster starts a task again whose node it lost. Their bytes are equal. The first one that
+        is done names its folder, and the others delete theirs.
 
-def _records(root: Path) -> dict[int, str]:
-    """Returns process id -> the record that a worker is processing."""
-    said = (path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ") for path in root.glob(f"*{NOW}"))
-    return {int(pid): record for pid, _, record in said if pid}
+        Args:
+            name: Name of the attempt, of letters, digits, "-" and "_"; empty: that of this process.
+
+        Raises:
+            OSError: A file cannot be written.
+        """
+        own = self.folder.with_name(f"{self.folder.name}.{name or f'p{os.getpid()}'}")
+        partial_folder, running = own.with_name(f"{own.name}.partial"), own.with_name(f"{own.name}.{MEASURE}")
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        partial_folder.mkdir(parents=True)
+        meter = Meter(running)
+        result = self.work(partial_folder, self.task, meter)
+        meter.write(partial_folder / MEASURE)
+        (partial_folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        for path in (*partial_folder.rglob("*"), partial_folder):
+            fsync(path)
+        try:
+            os.rename(partial_folder, self.folder)  # onto a folder that is not empty: refused
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(partial_folder)
+        for left in (running, running.with_suffix(NOW)):
+            left.unlink(missing_ok=True)
 
 
 class _Progress:
@@ -228,25 +229,26 @@ class _Progress:
     def _sum(self) -> Counts:
         total = Counts()
         weight = sum(self.sizes) or 1
-        for index, size in enumerate(self.sizes):
-            if (shard := self._shard(index)) is None:
-                continue
+        for index, shard in self._shards().items():
             total.documents += shard.documents
             total.size_bytes += shard.size_bytes
-            total.share += size / weight * shard.share
+            total.share += self.sizes[index] / weight * shard.share
             total.dropped.update(shard.dropped)
         return total
 
-    def _shard(self, index: int) -> Counts | None:
-        """Returns the counts of a shard. None before the worker wrote them for the first time."""
-        folder = _folder(self.root, index)
-        with suppress(FileNotFoundError):
-            if index not in self.finished:
-                self.finished[index] = replace(_read_counts(folder / MEASURE), share=1.0)
-            return self.finished[index]
-        with suppress(FileNotFoundError):
-            return _read_counts(_running(folder))
-        return None
+    def _shards(self) -> dict[int, Counts]:
+        """Returns number -> counts of the shards that are done or have counted something, from one listing of the folder."""
+        running: dict[int, Counts] = {}
+        for name in sorted(os.listdir(self.root)) if self.root.is_dir() else ():
+            number, _, rest = name.partition(".")
+            if not number.isdecimal() or int(number) in self.finished:
+                continue
+            with suppress(FileNotFoundError):  # a meter is deleted when its shard is done
+                if not rest:
+                    self.finished[int(number)] = replace(_read_counts(self.root / name / MEASURE), share=1.0)
+                elif rest.endswith(MEASURE):
+                    running[int(number)] = _read_counts(self.root / name)
+        return running | self.finished
 
 
 def _read_counts(path: Path) -> Counts:
@@ -255,8 +257,8 @@ def _read_counts(path: Path) -> Counts:
     return Counts(values["documents"], values["size_bytes"], values["share"], Counter(values["dropped"]))
 
 
-def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
-    """Runs the jobs (in this process if one worker is enough) while a thread reports their progress."""
+def _execute(jobs: Sequence[ShardJob[Task, Result]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
+    """Runs the jobs on the engine of the recipe (in this process if one worker is enough) while a thread reports their progress."""
     stop = threading.Event()
 
     def tell() -> None:
@@ -271,80 +273,16 @@ def _execute(jobs: Sequence[Callable[[], None]], ctx: Context, label: str, progr
     watcher.start()
     workers = min(ctx.runtime.workers, len(jobs))
     try:
-        if workers == 1 and not apart:
+        if ctx.runtime.engine == "slurm":
+            from stages.record.engines.slurm import run_on_slurm
+
+            run_on_slurm(jobs, progress.root, ctx, label)
+        elif workers == 1 and not apart:
             for job in jobs:
-                job()
+                job.attempt()
         else:
-            run_in_pool(jobs, workers, label, progress.root)
+            run_in_pool([job.attempt for job in jobs], workers, label, progress.root)
     finally:
         stop.set()
         watcher.join()
     tell()
-
-
-def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, root: Path | None = None) -> None:
-    """Runs picklable jobs in new worker processes.
-
-    The processes are spawned, so they do not inherit open files and locks. The kernel ends them when this process ends. What a job raises,
-    this function raises. A worker that was killed is a StageError.
-
-    Args:
-        jobs: Picklable functions without arguments.
-        workers: Number of processes.
-        label: What is being made, for messages.
-        root: The folder in which workers record which record they process.
-    """
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
-    try:
-        pending = {pool.submit(job) for job in jobs}  # each submission starts a worker until there are enough
-        born = set(multiprocessing.active_children()) - others
-        _await(pending, born)
-    except BrokenProcessPool:
-        killed = _killed(set(multiprocessing.active_children()) | born, label, root)
-        raise killed from None
-    finally:
-        for worker in set(multiprocessing.active_children()) - others:
-            worker.kill()  # after an error, shutdown alone would wait for the running shards
-        pool.shutdown(cancel_futures=True)
-
-
-def _await(pending: set[Future[None]], workers: set[BaseProcess]) -> None:
-    """Waits for all jobs.
-
-    Raises:
-        BrokenProcessPool: A worker has died. The pool itself notices the death of a later worker only at its next result.
-    """
-    while pending:
-        done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
-        for job in done:
-            job.result()
-        if pending and workers - set(multiprocessing.active_children()):
-            raise BrokenProcessPool
-
-
-def _killed(workers: set[BaseProcess], label: str, root: Path | None) -> StageError:
-    """Returns the error for a dead worker: by which signal it died, and at which record."""
-    until = time.monotonic() + REAPED_S  # the pool sees the worker's closed pipe before the kernel has ended the process
-    while all(worker.exitcode is None for worker in workers) and time.monotonic() < until:
-        time.sleep(0.01)
-    dead = {worker.pid: -code for worker in workers if (code := worker.exitcode) is not None and code < 0}
-    names = sorted({signal.Signals(number).name for number in dead.values()})
-    records = _records(root) if root else {}
-    at = [records[pid] for pid in dead if pid in records]
-    where = f"at {'; '.join(at)}" if at else f"{len(workers)} workers"
-    do = "Most often memory ran out: set runtime.workers lower and run it again."
-    if at:
-        do += " If it ends at the same record with memory enough, leave the file that holds it out and report the record."
-    return StageError(
-        f"A worker process of {label} was killed{f' by {names[0]}' if names else ''}.",
-        where=f"{where}; the finished shards are kept",
-        do=do,
-    )
-
-
-def _belong_to(stage: int) -> None:
-    """Prepares a new worker: the kernel kills it when the stage's process ends; before that, only the stage ends it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are sent to the whole process group; the stage receives them and decides
-        signal.signal(number, signal.SIG_IGN)
-    die_with_parent(stage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import psutil
 import pytest
 
 from stages.record.tables import shards
-from stages.record.tables.shards import MEASURE, Meter, _Progress
+from stages.record.tables.shards import MEASURE, Meter, ShardJob, _Progress
 from tests.conftest import PROJECT
 
 WITHIN_S = 10
@@ -28,9 +29,10 @@ def stage(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], li
     """A process in the middle of two slow shards: it, the pids of the workers, and everything it has started."""
     command = [sys.executable, "-m", "tests.record.slow", str(tmp_path)]
     process = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True)
-    written = [tmp_path / "slow" / f"{i:05d}.partial" / "lines.txt" for i in range(2)]
     end = time.monotonic() + 60
-    while not all(path.is_file() and path.read_text().count("\n") > 1 for path in written):
+    while len(written := sorted(tmp_path.glob("slow/0000?.*.partial/lines.txt"))) < 2 or not all(
+        path.read_text().count("\n") > 1 for path in written
+    ):
         assert time.monotonic() < end and process.poll() is None, "the workers did not start"
         time.sleep(0.1)
     workers = [int(path.read_text().split("\n")[0]) for path in written]
@@ -88,7 +90,7 @@ def test_progress_tells_documents_speed_drops_and_time_left(tmp_path: Path) -> N
     finished.write(root / "00001" / MEASURE)
     running.expect(40)
     running.add(20, 5_000_000)
-    running.write(root / "00002.meter.json")
+    running.write(root / "00002.p1.meter.json")
     done, total, text = progress.line()
     assert (done, total) == (1.5, 4)  # 100 + 100 + half of 200, of 800
     found = re.fullmatch(r"60 documents, ([\d.]+) MB/s, 17% dropped \(short 17%\), (\d+):(\d\d) left", text)
@@ -118,8 +120,35 @@ def test_every_file_of_a_shard_is_on_disk_before_its_folder_is_named(tmp_path: P
     """Catches: a file that a power cut empties below a finished shard."""
     done: list[str] = []
     monkeypatch.setattr(shards, "fsync", lambda path: done.append(str(path.relative_to(tmp_path))))
-    shards._one(_written, tmp_path / "00000", 7)
+    ShardJob(_written, tmp_path / "00000", 7).attempt("a1")
     assert sorted(done) == sorted(
-        f"00000.partial{name}" for name in ("", "/one.bin", "/more", "/more/two.bin", f"/{MEASURE}", "/result.json")
+        f"00000.a1.partial{name}" for name in ("", "/one.bin", "/more", "/more/two.bin", f"/{MEASURE}", "/result.json")
     )
     assert json.loads((tmp_path / "00000" / "result.json").read_text()) == 7
+
+
+def test_of_two_attempts_the_first_that_is_done_counts_and_the_other_leaves_nothing(tmp_path: Path) -> None:
+    """Catches: one attempt that deletes or mixes the files of another (a task that a cluster starts twice)."""
+    met: list[list[str]] = []
+
+    def second(folder: Path, task: int, meter: Meter) -> int:
+        met.append(sorted(path.name for path in tmp_path.iterdir() if path.is_dir()))
+        ShardJob(_written, tmp_path / "00000", 7).attempt("a1")  # a whole attempt while this one works
+        meter.at("a record")
+        return _written(folder, task, meter)
+
+    ShardJob(second, tmp_path / "00000", 8).attempt("a2")
+    assert met == [["00000.a2.partial"]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000"], "no partial folder, meter or record is left"
+    assert json.loads((tmp_path / "00000" / "result.json").read_text()) == 7, "the first result stays"
+
+
+def test_an_error_of_the_disk_while_a_shard_is_named_is_not_taken_for_another_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shards.os, "rename", refuses)
+    with pytest.raises(OSError, match="No space left"):
+        ShardJob(_written, tmp_path / "00000", 7).attempt()

@@ -1,0 +1,1 @@
+"""Where the shards of a stage run: on worker processes of this machine, or on a cluster."""
