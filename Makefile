@@ -2,6 +2,7 @@
 # make bench: benchmarks (minutes).   make bench-smoke: each benchmark at its smallest size (minutes).   make test-chaos: kill real runs (half an
 # hour).   make test-fuzz: hostile input (ten minutes).
 # make test-long: trainings against their oracles, kills, servers, the whole tiny pipeline (twenty minutes).
+# make test-cluster: shards on a real Slurm of two nodes on loopback, with kills (minutes; root, and Debian's packages, which it installs).
 # make test-real: the tests that read real data, where it is (minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
 # make test-newcomer: own files, by the commands of the README (minutes).   make test-decide: how often `loam decide` errs (an hour).
@@ -15,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What `make check` tests when no PATHS are given: what neither trains nor starts a server.
 PATHS ?= tests/architecture tests/corpus tests/examples tests/tokens tests/record/contract tests/record/store tests/record/tables tests/training/model tests/training/data
 
-.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-decide test-fuzz test-long test-mutation test-newcomer test-real docs docs-site queries setup lint clean
+.PHONY: run bench bench-smoke check fmt test test-browser test-chaos test-cluster test-decide test-fuzz test-long test-mutation test-newcomer test-real docs docs-site queries setup lint clean
 
 run: .venv/.ready
 	$(BIN)/loam run configs/tiny.yaml
@@ -25,7 +26,7 @@ test: .venv/.ready lint
 
 # While you work: format, lint, types, architecture rules and unit tests. `make check PATHS=tests/stages/test_mix.py` narrows it.
 check: .venv/.ready lint
-	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide and not bench and not real and not long' $(PATHS)
+	$(PYTEST) -m 'not server and not chaos and not fuzz and not browser and not ci and not newcomer and not decide and not bench and not real and not long and not cluster' $(PATHS)
 
 fmt: .venv/.ready
 	$(BIN)/ruff check --fix --select I .
@@ -64,6 +65,9 @@ queries: .venv/.ready
 
 test-chaos: .venv/.ready
 	$(BIN)/python -m pytest -m chaos -s tests/chaos
+
+test-cluster: .venv/.ready
+	$(BIN)/python -m pytest -m cluster -s tests/cluster
 
 # LOAM_DECIDE_HOME=FOLDER keeps the runs.
 test-decide: .venv/.ready

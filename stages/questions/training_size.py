@@ -51,6 +51,10 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
+    if recipe.runtime.engine == "slurm":
+        from stages.record.engines.slurm import request_text
+
+        rows.append(("shards on Slurm", request_text(recipe.runtime.slurm)))
     rows += _measured(built)
     rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
     return rows

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from flows.cli import main as loam
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import Runtime, SlurmRequest
 from stages.record.engines import slurm
@@ -228,3 +229,16 @@ def test_a_stage_has_one_key_and_one_digest_on_both_engines(arrays: Path, tmp_pa
     there = run_stage(WORDS, config, {}, tmp_path / "there", runtime={"engine": "slurm", "slurm": {"elements": 2}})
     assert (local.manifest["key"], local.manifest["digest"]) == (there.manifest["key"], there.manifest["digest"])
     assert list(arrays.iterdir()), "an array made them"
+
+
+def test_the_plan_says_what_is_asked_of_slurm(arrays: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(b"x")
+    words = ["plan", "corpus", "--until", "filter", "--home", str(tmp_path / "home"), "--set", f"crawl.warcs=[{tmp_path}/a.warc.gz]"]
+    asked = "runtime.slurm={partition: long, account: me, memory_mb: 4000, at_once: 7}"
+    assert loam([*words, "--set", "runtime.engine=slurm", "--set", asked]) == 0
+    assert (
+        "arrays of at most 1,000 elements, 7 at once; each: partition long, account me, 1 cores, 4,000 MB, default time"
+        in capsys.readouterr().out
+    )
+    assert loam([*words, "--set", "runtime.engine=slurm", "--set", "runtime.slurm.partition=gpu"]) == 2
+    assert "Slurm has no partition 'gpu'." in capsys.readouterr().err
