@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,11 +103,10 @@ def run_on_slurm(jobs: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, l
             ctx.log(
                 f"array {job_id} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements; their output is in {_logs(root)}"
             )
-        try:
+        with ExitStack() as stack:
+            stack.callback(_call, ["scancel", job_id])
             _await(job_id, missing)
-        except BaseException:
-            _call(["scancel", job_id])
-            raise
+            stack.pop_all()  # it ended by itself
         (root / STATE).unlink(missing_ok=True)
         job_id = ""
         _raise_designed(root, missing)
