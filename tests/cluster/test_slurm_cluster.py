@@ -97,7 +97,7 @@ def test_a_corpus_has_the_keys_and_digests_of_the_local_run(
 ) -> None:
     assert on_slurm(recipe, tmp_path / "home", cluster).wait(timeout=900) == 0, said(tmp_path / "home")
     assert built(tmp_path / "home") == expected
-    assert len(re.findall(r"array \d+ of Slurm", said(tmp_path / "home"))) > 5
+    assert len(re.findall(r"array loam:\S+ of Slurm", said(tmp_path / "home"))) > 5
     assert not cluster.run("squeue", "-h").strip(), "nothing is left in the queue"
 
 

@@ -13,7 +13,7 @@ from stages.record.tables.shards import ShardJob
 class CrashingJob(ShardJob[Any, Any]):
     """A shard whose parser crashes."""
 
-    def attempt(self, name: str = "") -> None:
+    def attempt(self, name: str = "", measure_s: float | None = None) -> None:
         parse = html.parse
 
         def crashing(page: str, *limits: Any, **prepared: Any) -> Any:
@@ -22,4 +22,4 @@ class CrashingJob(ShardJob[Any, Any]):
             return parse(page, *limits, **prepared)
 
         html.parse = visible_text.parse = crashing  # type: ignore[assignment]
-        super().attempt(name)
+        super().attempt(name, measure_s)

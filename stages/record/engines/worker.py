@@ -1,8 +1,8 @@
 """The process of a worker on a cluster: `python -m stages.record.engines.worker JOBS --element I --of N --digest D --attempt NAME`.
 
 It makes every N-th of the shards in the file JOBS, beginning with the I-th; those that exist are left.
-Guarantee: jobs of another digest than the driver wrote, another code and other versions of packages are refused before any work. A shard that
-fails leaves an error file, and does not keep the others from being made.
+Guarantee: jobs of another digest than the driver wrote, another code and other versions of packages are refused before anything is unpickled. A
+shard that fails leaves an error file, and does not keep the others from being made.
 Cost: the imports of the stage, once per element.
 """
 
@@ -12,46 +12,73 @@ import argparse
 import hashlib
 import json
 import pickle
+import platform
+import re
 import sys
 import traceback
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
+from uuid import uuid4
 
-from stages.record.contract.environment import all_packages
 from stages.record.contract.errors import LoamError
+from stages.record.contract.secrets import redact
 from stages.record.contract.source_code import code_digest
+from stages.record.store.files import write_durably
 
 if TYPE_CHECKING:
     from stages.record.tables.shards import ShardJob
 
 REFUSED = 2  # exit code: what this worker would compute may not be what the driver expects
 FAILED = ".error.json"
+MEASURE_S = 15.0
+"""Seconds between two measures of a worker. A thousand of them write into one folder of the shared file system."""
 
 
-@dataclass(frozen=True)
-class Bundle:
-    """What the driver gives its workers: the jobs by number, and what decides their bytes.
+class BundleHeader(TypedDict):
+    """What decides the bytes of the shards, beside the jobs: the module of their function, its code, and the versions of packages."""
 
-    Attributes:
-        jobs: Number of the shard -> job.
-        module: The module of the jobs' function.
-        code: Digest of the module and all that it imports.
-        packages: Installed distribution -> version.
-    """
-
-    jobs: dict[int, ShardJob[Any, Any]]
     module: str
     code: str
-    packages: dict[str, str]
+    versions: dict[str, str]
 
-    def unfit(self) -> str:
-        """Returns why this process may not run the jobs; empty if it may."""
-        if (own := code_digest(self.module)) != self.code:
-            return f"the code of {self.module} is another one here ({own[:16]}, the driver has {self.code[:16]})"
-        here = all_packages()
-        other = sorted(name for name in here.keys() | self.packages.keys() if here.get(name) != self.packages.get(name))
-        return "" if not other else f"versions differ: {', '.join(other[:5])}"
+
+class ShardFailure(TypedDict):
+    """The error file of a shard.
+
+    Fields: said is [kind, what, where, do] of a LoamError and else empty; number and file are those of an OSError, or 0 and empty; text is
+    the error in one line.
+    """
+
+    said: list[str]
+    number: int
+    file: str
+    text: str
+
+
+def deciding_versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that the project requires."""
+    names = sorted({re.split(r"[^\w.-]", need)[0] for need in metadata.requires("loam") or () if "extra ==" not in need})
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in names}
+
+
+def bundle(jobs: Sequence[ShardJob[Any, Any]]) -> bytes:
+    """Returns the content of the file JOBS: a line of JSON (`BundleHeader`), then the pickled jobs."""
+    work = jobs[0].work
+    module = getattr(work, "func", work).__module__
+    header: BundleHeader = {"module": module, "code": code_digest(module), "versions": deciding_versions()}
+    return json.dumps(header).encode() + b"\n" + pickle.dumps(list(jobs))
+
+
+def unfit(header: BundleHeader) -> str:
+    """Returns why this process may not make the shards; empty if it may."""
+    if (own := code_digest(header["module"])) != header["code"]:
+        return f"the code of {header['module']} is another one here ({own[:16]}, the driver has {header['code'][:16]})"
+    here, there = deciding_versions(), header["versions"]
+    other = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    return f"versions differ: {', '.join(other[:5])}" if other else ""
 
 
 def main(words: list[str]) -> int:
@@ -61,31 +88,40 @@ def main(words: list[str]) -> int:
     for name, kind in (("--element", int), ("--of", int), ("--digest", str), ("--attempt", str)):
         parser.add_argument(name, type=kind, required=True)
     given = parser.parse_args(words)
+    attempt = f"{given.attempt}-{uuid4().hex[:8]}"  # a controller that lost its state gives one number twice
     data = given.jobs.read_bytes()
-    if hashlib.sha256(data).hexdigest() != given.digest:  # before a byte of it is unpickled
-        return _refuse(given, "the file of the jobs is not the one that the driver wrote")
-    bundle: Bundle = pickle.loads(data)
-    if why := bundle.unfit():
-        return _refuse(given, why)
+    if hashlib.sha256(data).hexdigest() != given.digest:
+        return _refuse(given.jobs.parent, attempt, "the file of the jobs is not the one that the driver wrote")
+    header, _, pickled = data.partition(b"\n")
+    if why := unfit(json.loads(header)):
+        return _refuse(given.jobs.parent, attempt, why)
     failed = False
-    for _, job in sorted(bundle.jobs.items())[given.element :: given.of]:
+    for job in pickle.loads(pickled)[given.element :: given.of]:
         if job.folder.exists():
             continue  # an earlier attempt made it
         try:
-            job.attempt(given.attempt)
+            job.attempt(attempt, MEASURE_S)
         except Exception as error:  # noqa: BLE001 - recorded for the driver, which raises it; it does not keep the other shards from being made
             failed = True
-            said = [type(error).__name__, error.what, error.where, error.do] if isinstance(error, LoamError) else []
-            record = {"said": said, "text": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            job.folder.with_name(f"{job.folder.name}.{given.attempt}{FAILED}").write_text(json.dumps(record), encoding="utf-8")
-            traceback.print_exc()
+            print(redact(traceback.format_exc()), file=sys.stderr, flush=True)  # noqa: T201 - the log of an element
+            with suppress(OSError):  # on a full disk the driver finds nothing but a missing shard
+                write_durably(job.folder.with_name(f"{job.folder.name}.{attempt}{FAILED}"), json.dumps(_failure(error)))
     return int(failed)
 
 
-def _refuse(given: argparse.Namespace, why: str) -> int:
+def _failure(error: Exception) -> ShardFailure:
+    text = redact(f"{type(error).__name__}: {error}")
+    if isinstance(error, LoamError):
+        return {"said": [type(error).__name__, *map(redact, (error.what, error.where, error.do))], "number": 0, "file": "", "text": text}
+    number, file = (error.errno or 0, str(error.filename or "")) if isinstance(error, OSError) else (0, "")
+    return {"said": [], "number": number, "file": file, "text": text}
+
+
+def _refuse(root: Path, attempt: str, why: str) -> int:
     """Returns the exit code, after writing a file that the driver reads."""
-    (given.jobs.parent / f"refused.{given.attempt}{FAILED}").write_text(json.dumps({"why": why}), encoding="utf-8")
-    print(f"refused: {why}", file=sys.stderr)  # noqa: T201 - the log of an element
+    print(f"refused: {why}", file=sys.stderr, flush=True)  # noqa: T201 - the log of an element
+    with suppress(OSError):
+        write_durably(root / f"refused.{attempt}{FAILED}", json.dumps({"why": why}))
     return REFUSED
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MEASURE = "meter.json"
 NOW_BYTES = 1024
+CLUSTER_LOOK_S = 10.0  # a look lists a folder of a file system that a thousand workers share
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -56,9 +57,9 @@ class Counts:
 class Meter:
     """Counts of a worker for its current shard. The stage adds up all shards for the progress line. They decide no output byte."""
 
-    def __init__(self, path: Path) -> None:
-        """Starts to count. path: the file that `write` replaces now and then while `add` counts."""
-        self._path, self._at = path, time.monotonic()
+    def __init__(self, path: Path, every_s: float | None = None) -> None:
+        """Starts to count. path: the file that `write` replaces while `add` counts, every `every_s` seconds (None: LOOK_S)."""
+        self._path, self._at, self._every_s = path, time.monotonic(), LOOK_S if every_s is None else every_s
         self.documents, self.size_bytes, self.share, self.dropped = 0, 0, 0.0, Counter[str]()
         self._expected = 0
         self._now: mmap.mmap | None = None
@@ -95,7 +96,7 @@ class Meter:
             self.share = share
         elif self._expected:
             self.share = min(1.0, self.documents / self._expected)
-        if time.monotonic() - self._at >= LOOK_S:
+        if time.monotonic() - self._at >= self._every_s:
             self._at = time.monotonic()
             self.write(self._path)
 
@@ -134,8 +135,12 @@ def run_shards(
     root.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
     if missing:
-        for left in root.glob("*.partial") if ctx.runtime.engine == "local" else ():
-            shutil.rmtree(left)  # of a killed run: no worker of it is alive
+        if ctx.runtime.engine == "local":
+            from stages.record.engines.slurm import cancel_before
+
+            cancel_before(root)
+            for left in root.glob("*.partial"):
+                shutil.rmtree(left)  # of a killed run: no worker of it is alive
         jobs = [ShardJob(work, _folder(root, i), tasks[i]) for i in missing]
         _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
     folders = [_folder(root, i) for i in range(len(tasks))]
@@ -172,7 +177,7 @@ class ShardJob(Generic[Task, Result]):
     folder: Path
     task: Task
 
-    def attempt(self, name: str = "") -> None:
+    def attempt(self, name: str = "", measure_s: float | None = None) -> None:
         """Makes the shard in a folder of this attempt's own, fsyncs all that is in it, then renames it.
 
         Several attempts may run at once, because a cluster starts a task again whose node it lost. Their bytes are equal. The first one that
@@ -180,6 +185,7 @@ class ShardJob(Generic[Task, Result]):
 
         Args:
             name: Name of the attempt, of letters, digits, "-" and "_"; empty: that of this process.
+            measure_s: Seconds between two measures of its progress; None: LOOK_S.
 
         Raises:
             OSError: A file cannot be written.
@@ -187,8 +193,8 @@ class ShardJob(Generic[Task, Result]):
         own = self.folder.with_name(f"{self.folder.name}.{name or f'p{os.getpid()}'}")
         partial_folder, running = own.with_name(f"{own.name}.partial"), own.with_name(f"{own.name}.{MEASURE}")
         shutil.rmtree(partial_folder, ignore_errors=True)
-        partial_folder.mkdir(parents=True)
-        meter = Meter(running)
+        partial_folder.mkdir()  # without parents: a scratch folder that is gone is of a stage that is done
+        meter = Meter(running, measure_s)
         result = self.work(partial_folder, self.task, meter)
         meter.write(partial_folder / MEASURE)
         (partial_folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
@@ -243,7 +249,7 @@ class _Progress:
             number, _, rest = name.partition(".")
             if not number.isdecimal() or int(number) in self.finished:
                 continue
-            with suppress(FileNotFoundError):  # a meter is deleted when its shard is done
+            with suppress(OSError, ValueError):  # a meter is deleted when its shard is done; a node that died may leave an empty one
                 if not rest:
                     self.finished[int(number)] = replace(_read_counts(self.root / name / MEASURE), share=1.0)
                 elif rest.endswith(MEASURE):
@@ -266,7 +272,7 @@ def _execute(jobs: Sequence[ShardJob[Task, Result]], ctx: Context, label: str, p
         ctx.progress(done, total, "shards", f"{label}: {text}" if text else label)
 
     def watch() -> None:
-        while not stop.wait(LOOK_S):
+        while not stop.wait(LOOK_S if ctx.runtime.engine == "local" else CLUSTER_LOOK_S):
             tell()
 
     watcher = threading.Thread(target=watch, daemon=True)

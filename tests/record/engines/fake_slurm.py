@@ -31,28 +31,29 @@ elif name == "sbatch":
         sys.exit("sbatch: error: Batch job submission failed: Invalid account")
     array = str(len(list(root.iterdir())) + 1)
     (root / array / "pids").mkdir(parents=True)
+    if (root.parent / "reason").exists():
+        (root / array / "waits").write_text((root.parent / "reason").read_text())
     (root / array / "words").write_text("\\n".join(words))
     script = sys.stdin.read()
     last = int(re.match(r"0-(\\d+)", given["array"])[1])
     for element in range(last + 1):
-        log = given["output"].replace("%A", array).replace("%a", str(element))
+        log = re.sub("%(.)", lambda found: {{"A": array, "a": str(element), "%": "%"}}[found[1]], given["output"])
         child = dict(os.environ, SLURM_ARRAY_JOB_ID=array, SLURM_ARRAY_TASK_ID=str(element))
         with open(log, "ab") as output:
             process = subprocess.Popen(["/bin/sh", "-c", script], env=child, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)
         (root / array / "pids" / str(process.pid)).touch()
     print(array)
-elif name == "squeue":
-    array = root / given["jobs"]
-    if not array.is_dir():
-        sys.exit("slurm_load_jobs error: Invalid job id specified")
-    for path in (array / "pids").iterdir():
-        if alive(int(path.name)):
-            print(given["jobs"])
-elif name == "scancel":
-    (root / words[0] / "cancelled").touch()
-    for path in (root / words[0] / "pids").iterdir():
-        if alive(int(path.name)):
-            os.killpg(int(path.name), signal.SIGKILL)
+else:
+    for array in root.iterdir():
+        if f"--job-name={{given['name']}}" not in (array / "words").read_text().split("\\n"):
+            continue
+        for path in (array / "pids").iterdir():
+            if alive(int(path.name)):
+                if name == "squeue":
+                    print((array / "waits").read_text() if (array / "waits").exists() else "R|None")
+                else:
+                    (array / "cancelled").touch()
+                    os.killpg(int(path.name), signal.SIGKILL)
 """
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-import pickle
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ import pytest
 from flows.cli import main as loam
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import Runtime, SlurmRequest
-from stages.record.engines import slurm
-from stages.record.engines.worker import REFUSED, Bundle, main
+from stages.record.engines import slurm, worker
+from stages.record.tables import shards
 from stages.record.tables.shards import Meter, ShardJob, run_shards
 from tests.conftest import PROJECT, run_stage
 from tests.record.engines import fake_slurm
@@ -60,6 +60,11 @@ def shard(folder: Path, task: dict[str, str], meter: Meter) -> dict[str, str]:
         os.kill(os.getpid(), signal.SIGKILL)
     if task.get("fails") == "designed":
         raise StageError("The page cannot be read.", where=task["word"], do="Leave it out.")
+    if task.get("fails") == "disk":
+        raise OSError(errno.ENOSPC, "No space left on device", "/full")
+    if task.get("fails") == "secret":
+        said = os.environ.get("WANDB_API_KEY", "WANDB_API_KEY is not here")
+        raise ValueError(f"{said}; refused with {os.environ['HF_TOKEN']}")
     if task.get("fails") == "crash":
         raise ValueError(f"no way with {task['word']}")
     if "sleep" in task:
@@ -73,130 +78,227 @@ def words(count: int, **more: dict[str, str]) -> list[dict[str, str]]:
     return [{"word": f"w{number}"} | more.get(f"w{number}", {}) for number in range(count)]
 
 
+def arrays_of(stage: Any) -> list[str]:
+    """What the log says of each array, without its name and the folder of its logs."""
+    return [line.partition(" of Slurm: ")[2].partition(";")[0] for line in stage.said if " of Slurm: " in line]
+
+
 def test_shards_are_made_by_an_array_and_nothing_is_left(arrays: Path, tmp_path: Path) -> None:
-    stage: Any = Stage(tmp_path / "scratch", elements=3, partition="long", account="me", memory_mb=700, time_min=5, at_once=2, cores=4)
-    shards = run_shards(shard, words(7), stage, "toys")
-    assert [one.result["word"] for one in shards] == [f"w{number}" for number in range(7)]
-    assert [(one.path / "word.txt").read_text() for one in shards] == [f"w{number}" for number in range(7)]
+    scratch = tmp_path / "50%a odd 'folder"
+    stage: Any = Stage(scratch, elements=3, partition="long", account="me", memory_mb=700, time_min=5, at_once=2, cores=4)
+    made = run_shards(shard, words(7), stage, "toys of all")
+    assert [one.result["word"] for one in made] == [f"w{number}" for number in range(7)]
+    assert [(one.path / "word.txt").read_text() for one in made] == [f"w{number}" for number in range(7)]
     asked = set((arrays / "1" / "words").read_text().split("\n"))
-    assert {
-        "--array=0-2%2",
-        "--partition=long",
-        "--account=me",
-        "--mem=700M",
-        "--time=5",
-        "--cpus-per-task=4",
-        "--job-name=loam:toy:toys",
-    } <= asked
-    left = {path.name for path in (tmp_path / "scratch" / "toys").iterdir()}
-    assert left == {*(f"{number:05d}" for number in range(7)), "jobs-0.pickle", "slurm-logs"}
-    assert stage.said == [f"array 1 of Slurm: 7 shards of toys in 3 elements; their output is in {tmp_path / 'scratch/toys/slurm-logs'}"]
-    assert not list(arrays.glob("1/cancelled"))
-    run_shards(shard, words(7), stage, "toys")
+    assert {"--array=0-2%2", "--partition=long", "--account=me", "--mem=700M", "--time=5", "--cpus-per-task=4"} <= asked
+    root = scratch / "toys of all"
+    assert {path.name for path in root.iterdir()} == {*(f"{number:05d}" for number in range(7)), "slurm-logs"}
+    (said,) = stage.said
+    assert re.fullmatch(
+        rf"array loam:toy:toys_of_all:\w+ of Slurm: 7 shards of toys of all in 3 elements; their output is in {re.escape(str(root))}/slurm-logs",
+        said,
+    )
+    assert len(list((root / "slurm-logs").iterdir())) == 3, "a percent sign in the path is no pattern of sbatch"
+    run_shards(shard, words(7), stage, "toys of all")
     assert len(stage.said) == 1, "what is there is not made again"
 
 
 def test_a_killed_element_is_submitted_again_for_what_it_left(arrays: Path, tmp_path: Path) -> None:
     stage: Any = Stage(tmp_path / "scratch", elements=2)
     run_shards(shard, words(5, w2={"once": str(tmp_path / "killed")}), stage, "toys")
-    assert [line.split("; ")[0] for line in stage.said] == [
-        "array 1 of Slurm: 5 shards of toys in 2 elements", "array 2 of Slurm: 2 shards of toys in 2 elements",
-    ]  # fmt: skip
-    assert not list((tmp_path / "scratch" / "toys").glob("*.partial")), "that of the killed attempt is gone too"
+    assert arrays_of(stage) == ["5 shards of toys in 2 elements", "2 shards of toys in 2 elements"]
+    assert {path.name for path in (tmp_path / "scratch" / "toys").iterdir()} == {*(f"{number:05d}" for number in range(5)), "slurm-logs"}
+
+
+def test_submissions_that_make_something_are_not_counted(arrays: Path, tmp_path: Path) -> None:
+    """Catches: an array whose time limit is short, ended after three rounds that all made progress."""
+    stage: Any = Stage(tmp_path / "scratch", elements=1)
+    once = {f"w{number}": {"once": str(tmp_path / f"killed-{number}")} for number in range(5)}
+    run_shards(shard, words(5, **once), stage, "toys")
+    assert arrays_of(stage) == [f"{left} shards of toys in 1 elements" for left in (5, 5, 4, 3, 2, 1)]
 
 
 def test_a_designed_error_is_that_of_the_shard_and_the_others_are_made(arrays: Path, tmp_path: Path) -> None:
     stage: Any = Stage(tmp_path / "scratch", elements=1)
     with pytest.raises(StageError, match=r"The page cannot be read\.") as caught:
-        run_shards(shard, words(4, w1={"fails": "designed"}), stage, "toys")
+        run_shards(shard, words(4, w1={"fails": "designed"}, w2={"fails": "designed"}), stage, "toys")
     assert (caught.value.where, caught.value.do) == ("w1", "Leave it out.") and len(stage.said) == 1, "another attempt would end in it too"
-    assert sorted(path.name for path in (tmp_path / "scratch" / "toys").glob("0000?")) == ["00000", "00002", "00003"]
+    assert sorted(path.name for path in (tmp_path / "scratch" / "toys").glob("0000?")) == ["00000", "00003"]
+    run_shards(shard, words(4, w2={"once": str(tmp_path / "killed")}), stage, "toys")
+    assert len(stage.said) == 3, "the error of the earlier run is not that of the killed shard"
 
 
 def test_a_shard_that_fails_each_time_is_named_with_its_record_and_the_log(arrays: Path, tmp_path: Path) -> None:
     stage: Any = Stage(tmp_path / "scratch", elements=1)
-    with pytest.raises(
-        StageError, match="1 shards of toys are missing after 3 submissions. Shard 00001 failed at record of w1: ValueError: no way with w1"
-    ):
+    message = "1 shards of toys are missing after 3 submissions that made none of them. Shard 00001 failed at record of w1: ValueError: no way with w1"
+    with pytest.raises(StageError, match=message) as caught:
         run_shards(shard, words(3, w1={"fails": "crash"}), stage, "toys")
-    assert len(stage.said) == 3
-    log = next((tmp_path / "scratch" / "toys" / "slurm-logs").glob("3-0.log")).read_text()
+    assert arrays_of(stage) == ["3 shards of toys in 1 elements", *["1 shards of toys in 1 elements"] * 3]
+    log = Path(caught.value.where.partition(";")[0]).read_text(encoding="utf-8")
     assert "Traceback" in log and "no way with w1" in log
     run_shards(shard, words(3), stage, "toys")
-    assert not list((tmp_path / "scratch" / "toys").glob("*.error.json"))
+    assert {path.name for path in (tmp_path / "scratch" / "toys").iterdir()} == {*(f"{number:05d}" for number in range(3)), "slurm-logs"}
+
+
+def test_a_worker_that_does_not_even_start_is_told_by_the_end_of_its_log(
+    arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm.sys, "executable", "/nowhere/python")
+    with pytest.raises(StageError, match="its worker ended, and its log ends with: .*/nowhere/python"):
+        run_shards(shard, words(2), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
+
+
+def test_a_full_disk_in_a_shard_is_an_error_of_the_disk(arrays: Path, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        run_shards(shard, words(2, w0={"fails": "disk"}), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
+    assert caught.value.errno == errno.ENOSPC and caught.value.filename == "/full"
+
+
+def test_a_secret_in_an_error_is_in_no_file(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrstuvwxyz012345")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
+    with pytest.raises(StageError) as caught:
+        run_shards(shard, words(1, w0={"fails": "secret"}), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
+    texts = [path.read_text(errors="replace") for path in (tmp_path / "scratch").rglob("*") if path.is_file()]
+    assert "hf_abcdef" not in "".join([*texts, str(caught.value)]) and "WANDB_API_KEY is not here" in str(caught.value)
+
+
+def state_of(root: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((root / slurm.STATE).read_text())
+    return found
 
 
 def test_a_driver_that_died_is_followed_by_one_that_waits_for_its_array(arrays: Path, tmp_path: Path) -> None:
     root = tmp_path / "scratch" / "toys"
     root.mkdir(parents=True)
-    jobs = {number: ShardJob(shard, root / f"{number:05d}", task) for number, task in enumerate(words(3, w0={"sleep": "1"}))}
+    jobs = [ShardJob(shard, root / f"{number:05d}", task) for number, task in enumerate(words(3, w0={"sleep": "1"}))]
     first: Any = Stage(tmp_path / "scratch")
-    job_id, elements = slurm._submit(jobs, root, first, "toys", 0)
-    assert (job_id, elements) == ("1", 3) and json.loads((root / slurm.STATE).read_text()) == {"array": "1"}
+    submitted = slurm._submit(jobs, root, first, "toys", ExitStack())
+    assert (submitted.elements, submitted.order) == (3, ("00000", "00001", "00002")) and state_of(root) == {"name": submitted.name}
     second: Any = Stage(tmp_path / "scratch")
     run_shards(shard, words(3), second, "toys")
-    assert second.said == ["waits for array 1 of Slurm, which an earlier run submitted"] and not (root / slurm.STATE).exists()
+    assert (
+        second.said == [f"waits for array {submitted.name} of Slurm, which an earlier run submitted"] and not (root / slurm.STATE).exists()
+    )
     third: Any = Stage(tmp_path / "other")
     (tmp_path / "other" / "toys").mkdir(parents=True)
-    (tmp_path / "other" / "toys" / slurm.STATE).write_text('{"array": "77"}')
-    run_shards(shard, words(1), third, "toys")
-    assert third.said[0].startswith("array 2 of Slurm"), "Slurm does not know array 77 any more"
+    for content in ('{"name": "loam:toy:toys:gone"}', "", "[1]"):
+        (tmp_path / "other" / "toys" / slurm.STATE).write_text(content)
+        run_shards(shard, words(len(third.said) + 1), third, "toys")
+    assert len(arrays_of(third)) == 3, "Slurm does not know the array any more, or the file says nothing"
+
+
+def test_an_array_that_sbatch_submitted_without_saying_so_is_found_by_its_name(arrays: Path, tmp_path: Path) -> None:
+    """The controller answers too late: the command fails, and the array is there."""
+    (tmp_path / "slurm" / "sbatch").rename(tmp_path / "slurm" / "real-sbatch")
+    script = f"#!/bin/sh\n{tmp_path}/slurm/real-sbatch-as sbatch \"$@\" >/dev/null\necho 'sbatch: error: Socket timed out on send/recv operation' >&2\nexit 1\n"
+    (tmp_path / "slurm" / "sbatch").write_text(script.replace("real-sbatch-as sbatch", "real-sbatch"))
+    text = (tmp_path / "slurm" / "real-sbatch").read_text().replace("Path(sys.argv[0]).name", "'sbatch'")
+    (tmp_path / "slurm" / "real-sbatch").write_text(text)
+    (tmp_path / "slurm" / "sbatch").chmod(0o755)
+    stage: Any = Stage(tmp_path / "scratch")
+    run_shards(shard, words(2, w0={"sleep": "0.5"}), stage, "toys")
+    assert len(list(arrays.iterdir())) == 1
 
 
 def test_a_stopped_driver_cancels_its_array(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(job_id: str, missing: Any) -> None:
+    def stopped(*given: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(slurm, "_await", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_shards(shard, words(2, w0={"sleep": "60"}), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
-    assert (arrays / "1" / "cancelled").exists()
+    assert (arrays / "1" / "cancelled").exists() and not (tmp_path / "scratch" / "toys" / slurm.STATE).exists()
+
+
+def test_the_local_engine_cancels_the_array_of_a_killed_driver(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "scratch" / "toys"
+    root.mkdir(parents=True)
+    stage: Any = Stage(tmp_path / "scratch")
+    slurm._submit([ShardJob(shard, root / "00000", {"word": "w0", "sleep": "60"})], root, stage, "toys", ExitStack())
+    stage.runtime = Runtime(workers=1)
+    with monkeypatch.context() as without:
+        without.setenv("PATH", "/nowhere")
+        with pytest.raises(StageError, match="An array of Slurm may still make these shards, and this machine has no scancel") as caught:
+            run_shards(shard, words(1), stage, "toys")
+        assert f"--name={state_of(root)['name']}" in caught.value.do
+    run_shards(shard, words(1), stage, "toys")
+    assert (arrays / "1" / "cancelled").exists() and (root / "00000").is_dir()
 
 
 def test_a_controller_that_restarts_is_waited_for_and_one_that_is_gone_ends_the_stage(
     arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a").mkdir()
-    missing: Any = {0: ShardJob(shard, tmp_path / "a" / "00000", {"word": "w"})}
+    stage: Any = Stage(tmp_path)
+    missing: Any = [ShardJob(shard, tmp_path / "a" / "00000", {"word": "w"})]
     (arrays / "down").touch()
     monkeypatch.setattr(slurm.time, "sleep", lambda seconds: (arrays / "down").unlink(missing_ok=True))
-    slurm._await("5", missing)  # it comes back, and does not know array 5
+    slurm._await(slurm.Submission("x"), missing, stage)  # it comes back, and does not know the array
     (arrays / "down").touch()
     monkeypatch.setattr(slurm, "UNKNOWN_S", -1.0)
-    with pytest.raises(StageError, match="Slurm has not said anything about array 5"):
-        slurm._await("5", missing)
+    with pytest.raises(StageError, match="Slurm has not said anything about array x"):
+        slurm._await(slurm.Submission("x"), missing, stage)
 
 
-def test_an_array_that_slurm_refuses_is_one_message(arrays: Path, tmp_path: Path) -> None:
+def test_what_elements_wait_for_is_told_and_what_never_comes_is_an_error(arrays: Path, tmp_path: Path) -> None:
+    (tmp_path / "slurm" / "reason").write_text("PD|Priority")
+    stage: Any = Stage(tmp_path / "scratch")
+    run_shards(shard, words(1, w0={"sleep": "0.5"}), stage, "toys")
+    assert stage.said[1].endswith(" wait: Priority") and len(stage.said) == 2
+    (tmp_path / "slurm" / "reason").write_text("PD|PartitionTimeLimit")
+    with pytest.raises(StageError, match=r"Slurm does not start array loam:toy:more:\w+: PartitionTimeLimit\."):
+        run_shards(shard, words(1, w0={"sleep": "60"}), stage, "more")
+    assert (arrays / "2" / "cancelled").exists()
+
+
+def test_an_array_that_slurm_refuses_is_one_message(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StageError, match="Slurm refuses the array of toys: sbatch: error: Batch job submission failed: Invalid account"):
         run_shards(shard, words(1), Stage(tmp_path / "scratch", account="nobody"), "toys")  # type: ignore[arg-type]
+    (arrays / "down").touch()
+    monkeypatch.setattr(slurm, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(slurm, "ENDED_S", 0.0)
+    with pytest.raises(StageError, match="Unable to contact slurm controller"):
+        run_shards(shard, words(1), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
 
 
 def test_a_worker_of_other_code_other_versions_or_other_jobs_does_nothing(
     arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bundle = Bundle({0: ShardJob(shard, tmp_path / "00000", {"word": "w"})}, __name__, slurm.code_digest(__name__), slurm.all_packages())
-    file = tmp_path / "jobs.pickle"
+    data, file = worker.bundle([ShardJob(shard, tmp_path / "00000", {"word": "w"})]), tmp_path / "jobs.pickle"
+    header, _, pickled = data.partition(b"\n")
+    asked = json.loads(header)
+    assert asked["module"] == __name__ and {"python", "numpy", "pyarrow"} <= set(asked["versions"])
 
-    def code(given: Bundle, digest: str = "") -> int:
-        file.write_bytes(pickle.dumps(given))
+    def code(head: dict[str, Any], jobs: bytes = b"no pickle: nothing may read it", digest: str = "") -> int:
+        file.write_bytes(json.dumps(head).encode() + b"\n" + jobs)
         digest = digest or hashlib.sha256(file.read_bytes()).hexdigest()
-        return main([str(file), "--element", "0", "--of", "1", "--digest", digest, "--attempt", "a"])
+        return worker.main([str(file), "--element", "0", "--of", "1", "--digest", digest, "--attempt", "a"])
 
-    assert code(bundle, "0" * 64) == REFUSED and "is not the one that the driver wrote" in capsys.readouterr().err
-    assert code(replace(bundle, code="other")) == REFUSED and f"the code of {__name__} is another one here" in capsys.readouterr().err
-    assert (
-        code(replace(bundle, packages=bundle.packages | {"numpy": "0"})) == REFUSED and "versions differ: numpy" in capsys.readouterr().err
-    )
+    assert code(asked, digest="0" * 64) == worker.REFUSED and "is not the one that the driver wrote" in capsys.readouterr().err
+    assert code(asked | {"code": "other"}) == worker.REFUSED and f"the code of {__name__} is another one here" in capsys.readouterr().err
+    other = asked | {"versions": asked["versions"] | {"numpy": "0"}}
+    assert code(other) == worker.REFUSED and "versions differ: numpy" in capsys.readouterr().err
     assert not (tmp_path / "00000").exists()
-    assert code(bundle) == 0 and (tmp_path / "00000" / "word.txt").read_text() == "w"
+    assert code(asked, pickled) == 0 and (tmp_path / "00000" / "word.txt").read_text() == "w"
 
 
-def test_a_refusal_of_a_node_is_one_message(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm, "all_packages", lambda: {"numpy": "0"})
-    with pytest.raises(StageError, match="A node of the cluster refused the shards: versions differ: ") as caught:
-        run_shards(shard, words(1), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
+def test_a_refusal_of_a_node_is_one_message_and_gone_with_the_next_run(
+    arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage: Any = Stage(tmp_path / "scratch")
+    with monkeypatch.context() as other:
+        other.setattr(worker, "deciding_versions", lambda: {"numpy": "0"})
+        with pytest.raises(StageError, match="A node of the cluster refused the shards: versions differ: ") as caught:
+            run_shards(shard, words(3), stage, "toys")
     assert "Install the same release" in caught.value.do
+    run_shards(shard, words(3), stage, "toys")
+
+
+def test_a_measure_that_a_dead_node_left_half_written_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "00000.s1-0-0.meter.json").write_text("")
+    (tmp_path / "00001.s1-0-0.meter.json").write_text('{"documents": 1')
+    assert shards._Progress(tmp_path, [1, 1]).line() == (0.0, 2, "")
 
 
 def test_what_cannot_be_submitted_is_refused_before_any_work(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,12 +317,30 @@ def test_what_cannot_be_submitted_is_refused_before_any_work(arrays: Path, monke
         SlurmRequest(partition="a b")
 
 
-def test_a_command_that_hangs_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hangs(words: list[str], **given: Any) -> None:
-        raise subprocess.TimeoutExpired(words, 60)
+def test_a_command_that_hangs_or_cannot_be_started_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (subprocess.TimeoutExpired("squeue", 60), BlockingIOError(11, "Resource temporarily unavailable")):
 
-    monkeypatch.setattr(slurm.subprocess, "run", hangs)
-    assert slurm._is_active("1") is None
+        def fails(*given: Any, error: BaseException = error, **more: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(slurm.subprocess, "run", fails)
+        assert slurm._active("x") is None and slurm.PASSING.search(slurm._call(["sbatch"]).stderr)
+
+
+def test_switches_of_slurm_and_keys_that_no_shard_needs_do_not_reach_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"SBATCH_PARTITION": "a", "SLURM_CONF": "b", "AWS_ACCESS_KEY_ID": "c"}
+    dropped = {
+        "SQUEUE_STATES": "R",
+        "SCANCEL_INTERACTIVE": "1",
+        "SBATCH_CLUSTERS": "x",
+        "SBATCH_WAIT": "1",
+        "WANDB_API_KEY": "k",
+        "SLURM_RESTART_COUNT": "1",
+    }
+    for name, value in (kept | dropped).items():
+        monkeypatch.setenv(name, value)
+    found = slurm._environment()
+    assert {name: found[name] for name in kept} == kept and not dropped.keys() & found.keys()
 
 
 def test_a_stage_has_one_key_and_one_digest_on_both_engines(arrays: Path, tmp_path: Path) -> None:
