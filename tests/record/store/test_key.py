@@ -70,10 +70,11 @@ def test_no_runtime_field_changes_the_key(tmp_path: Path, field: str) -> None:
     default = Runtime().model_dump()[field]
     others = {
         bool: lambda: not default,
-        str: lambda: {"none": "block"}.get(default, default + "x"),
+        str: lambda: {"none": "block", "local": "slurm"}.get(default, default + "x"),
         int: lambda: default + 1,
         type(None): lambda: True,
         tuple: lambda: ("tensorboard",),
+        dict: lambda: {"partition": "x"},
     }
     other = 1 if field == "zero_stage" else others[type(default)]()
     assert job(tmp_path, runtime={field: other}).key == job(tmp_path).key
