@@ -1,6 +1,6 @@
 """Every benchmark that the documents quote, or that has a command, at its smallest size and without real data: `make bench-smoke`.
 
-A benchmark that nobody runs loses its own row in silence. `make test` runs the cheap ones. Benchmarks of pages that readers judged end with
+A benchmark that nobody runs loses its own row in silence. `make test-long` runs the cheap ones. Benchmarks of pages that readers judged end with
 one sentence where the pages are missing; with real pages `make bench-smoke` runs them too.
 """
 
@@ -35,7 +35,7 @@ class Smallest:
         words: Its arguments; {folder} is an empty folder.
         row: What its output has if Loam's own figures are in it, a regular expression.
         judged: Whether it needs pages that readers judged.
-        cheap: Whether `make test` runs it: it takes a few seconds.
+        cheap: Whether `make test-long` runs it too: it takes some seconds.
     """
 
     module: str
@@ -88,7 +88,7 @@ def name(one: Smallest) -> str:
 
 
 @pytest.mark.parametrize(
-    "one", [pytest.param(one, marks=() if one.cheap else pytest.mark.bench, id=name(one)) for one in SMALLEST if not one.judged]
+    "one", [pytest.param(one, marks=pytest.mark.long if one.cheap else pytest.mark.bench, id=name(one)) for one in SMALLEST if not one.judged]
 )
 @pytest.mark.timeout(900)
 def test_a_benchmark_prints_our_own_row_without_real_data(one: Smallest, tmp_path: Path) -> None:

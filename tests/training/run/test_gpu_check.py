@@ -65,6 +65,7 @@ def test_a_difference_a_failure_and_a_missing_step_fail(tmp_path: Path, monkeypa
     assert not nan.passed
 
 
+@pytest.mark.long
 def test_the_small_model_learns_the_made_sequences(tmp_path: Path) -> None:
     files = gpu_check.made_sequences(tmp_path / "s", gpu_check.SMALL.vocab_size, 256, 8)
     batch = SequenceReader(files).batch(np.arange(8))
