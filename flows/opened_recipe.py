@@ -19,7 +19,6 @@ from stages.record.contract.errors import RecipeError, VerificationError
 from stages.record.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.record.contract.secrets import redact
 from stages.record.contract.states import READY, NodeState
-from stages.record.engines.slurm import refuse_unfit_slurm
 from stages.record.index import lookup
 from stages.record.run import outbox
 from stages.record.store import integrity
@@ -120,7 +119,10 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     checked = load_recipe(_recipe_file(recipe, folder), config_classes(), settings)
     outbox.check(checked.runtime.openlineage)
     refuse_missing_packages(checked.runtime.trackers)
-    refuse_unfit_slurm(checked.runtime)
+    if checked.runtime.engine == "slurm":
+        from stages.record.engines.slurm import refuse_unfit_slurm
+
+        refuse_unfit_slurm(checked.runtime.slurm)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
     options = "".join(f" {name} {shlex.quote(value)}" for name, value in (*(("--set", one) for one in settings), ("--home", home)) if value)

@@ -88,7 +88,8 @@ def name(one: Smallest) -> str:
 
 
 @pytest.mark.parametrize(
-    "one", [pytest.param(one, marks=pytest.mark.long if one.cheap else pytest.mark.bench, id=name(one)) for one in SMALLEST if not one.judged]
+    "one",
+    [pytest.param(one, marks=pytest.mark.long if one.cheap else pytest.mark.bench, id=name(one)) for one in SMALLEST if not one.judged],
 )
 @pytest.mark.timeout(900)
 def test_a_benchmark_prints_our_own_row_without_real_data(one: Smallest, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stages.record.processes import free_port
 from tests.conftest import until
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
@@ -78,7 +79,7 @@ class Cluster:
         munge.mkdir(mode=0o755)
         (munge / "key").write_bytes(secrets.token_bytes(1024))
         (munge / "key").chmod(0o400)
-        ports = dict(zip(("port", "one", "two"), free_ports(3), strict=True))
+        ports = {name: free_port() for name in ("port", "one", "two")}
         (self.folder / "slurm.conf").write_text(CONFIG.format(host=socket.gethostname(), folder=self.folder, **ports))
         files = [f"--{name}={munge / name}" for name in ("socket", "pid-file", "log-file", "seed-file", "key-file")]
         self.run("munged", "--force", "--num-threads=2", *(word.replace("/key-file", "/key") for word in files))
@@ -126,14 +127,3 @@ def missing() -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
         return "" if done.returncode == 0 else f"`{' '.join(command)}` failed: {done.stderr.strip().splitlines()[-1:]}"
     return ""
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

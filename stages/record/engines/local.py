@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 NOW = ".now"  # suffix of the files in which workers say which record they process
+ARRAY = "slurm.json"  # in a folder of shards: the name of the array of Slurm that makes them
 LOOK_S = 0.5
 REAPED_S = 10
 
@@ -102,5 +103,11 @@ def _belong_to(stage: int) -> None:
 
 def _records(root: Path) -> dict[int, str]:
     """Returns process id -> the record that a worker is processing."""
-    said = (path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ") for path in root.glob(f"*{NOW}"))
-    return {int(pid): record for pid, _, record in said if pid}
+    said = (record_in(path) for path in root.glob(f"*{NOW}"))
+    return {int(pid): record for pid, record in said if pid}
+
+
+def record_in(path: Path) -> tuple[str, str]:
+    """Returns (process id, record) of the file in which a worker says what it processes; the texts are empty where it has said nothing."""
+    pid, _, record = path.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ")
+    return pid, record

@@ -33,9 +33,10 @@ from pydantic import JsonValue
 
 from stages.record.contract import errors
 from stages.record.contract.errors import LoamError, RecipeError, StageError
-from stages.record.contract.runtime import Runtime, SlurmRequest
+from stages.record.contract.runtime import SlurmRequest
 from stages.record.contract.source_code import PROJECT
-from stages.record.engines.local import NOW
+from stages.record.contract.strict_json import read_object
+from stages.record.engines.local import ARRAY, NOW, record_in
 from stages.record.engines.worker import FAILED, bundle
 from stages.record.store.files import fsync, write_durably
 
@@ -48,7 +49,6 @@ SUBMISSIONS = 3
 UNKNOWN_S = 600.0
 """How long Slurm's controller may not answer before the stage ends; a restart of it takes seconds."""
 ENDED_S = 30.0
-STATE = "slurm.json"  # the name of the array that makes the shards of a folder
 LEFT = (f"*{FAILED}", f"*{NOW}", "*.meter.json", "*.partial")
 """What attempts leave that died or came second."""
 TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
@@ -76,14 +76,12 @@ class Submission:
     elements: int = 1
 
 
-def refuse_unfit_slurm(runtime: Runtime) -> None:
+def refuse_unfit_slurm(request: SlurmRequest) -> None:
     """Checks, before any work, that this machine can submit what the recipe asks for.
 
     Raises:
         RecipeError: A command of Slurm is missing, its controller does not answer, or it has no such partition.
     """
-    if runtime.engine != "slurm":
-        return
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         raise RecipeError(
             f"runtime.engine is slurm, but this machine has no {missing[0]}.",
@@ -94,7 +92,7 @@ def refuse_unfit_slurm(runtime: Runtime) -> None:
     if asked.returncode:
         raise RecipeError(f"Slurm does not answer: {_last(asked.stderr)}", where="runtime.engine", do="Ask `sinfo`; then run it again.")
     partitions = sorted(set(asked.stdout.split()))
-    if unknown := [name for name in runtime.slurm.partition.split(",") if name and name not in partitions]:
+    if unknown := [name for name in request.partition.split(",") if name and name not in partitions]:
         do = f"The partitions are: {', '.join(partitions)}."
         raise RecipeError(f"Slurm has no partition {unknown[0]!r}.", where="runtime.slurm.partition", do=do)
 
@@ -146,11 +144,9 @@ def cancel_before(root: Path) -> None:
     Raises:
         StageError: This machine cannot ask Slurm.
     """
-    if not (root / STATE).is_file():
-        return
-    name = str(_read_json(root / STATE).get("name", ""))
+    name = str(_read_json(root / ARRAY).get("name", ""))
     if not shutil.which("scancel"):
-        do = f"Run `scancel --user={getpass.getuser()} --name={name}` on a login node, then delete {root / STATE}."
+        do = f"Run `scancel --user={getpass.getuser()} --name={name}` on a login node, then delete {root / ARRAY}."
         raise StageError("An array of Slurm may still make these shards, and this machine has no scancel.", where=name, do=do)
     _cancel(name, root)
 
@@ -175,9 +171,8 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
         f"#!/bin/sh\ncd {shlex.quote(str(PROJECT))} || exit 1\n"
         f"exec {shlex.join(worker)} --element $SLURM_ARRAY_TASK_ID --attempt s${{SLURM_ARRAY_JOB_ID}}-${{SLURM_ARRAY_TASK_ID}}-${{SLURM_RESTART_COUNT:-0}}\n"
     )
-    write_durably(
-        root / STATE, json.dumps({"name": name})
-    )  # before sbatch: a driver that dies during it is followed by one that finds the array
+    # Written before sbatch: a driver that dies during it is followed by one that finds the array.
+    write_durably(root / ARRAY, json.dumps({"name": name}))
     stack.callback(_cancel, name, root)
     command, begin = ["sbatch", *_options(ctx.runtime.slurm, elements, logs, name)], time.monotonic()
     while (done := _call(command, script)).returncode and not isinstance(_active(name), frozenset):
@@ -208,7 +203,7 @@ def _log_name(name: str) -> str:
 
 def _submitted_before(root: Path) -> str:
     """Returns the name of the array that an earlier driver submitted for this folder; empty if Slurm has it no more."""
-    name = str(_read_json(root / STATE).get("name", ""))
+    name = str(_read_json(root / ARRAY).get("name", ""))
     return name if name and _active(name) is not False else ""
 
 
@@ -256,7 +251,7 @@ def _cancel(name: str, root: Path) -> None:
     until = time.monotonic() + ENDED_S
     while isinstance(_active(name), frozenset) and time.monotonic() < until:
         time.sleep(0.5)
-    (root / STATE).unlink(missing_ok=True)
+    (root / ARRAY).unlink(missing_ok=True)
 
 
 def _missing(jobs: Sequence[ShardJob[Any, Any]]) -> list[ShardJob[Any, Any]]:
@@ -312,7 +307,7 @@ def _raise_missing(missing: Sequence[ShardJob[Any, Any]], array: Submission, roo
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     said = _read_json(failed).get("text", "") if failed else f"its worker ended, and its log ends with: {_last(text)}"
     records = max(root.glob(f"{name}.*{NOW}"), key=lambda path: path.stat().st_mtime, default=None)
-    record = records.read_bytes().rstrip(b"\0").decode("utf-8", "replace").partition(" ")[2] if records else ""
+    record = record_in(records)[1] if records else ""
     raise StageError(
         f"{len(missing):,} shards of {label} are missing after {SUBMISSIONS} submissions that made none of them. "
         f"Shard {name} failed{f' at {record}' if record else ''}: {said}",
@@ -328,10 +323,9 @@ def _logs(root: Path) -> Path:
 def _read_json(path: Path) -> dict[str, JsonValue]:
     """Returns the object in a file; an empty one where it cannot be read: a node may have died while it wrote it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _last(text: str) -> str:

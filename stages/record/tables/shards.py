@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from stages.record.engines.local import LOOK_S, NOW, run_in_pool
+from stages.record.engines.local import ARRAY, LOOK_S, NOW, run_in_pool
 from stages.record.store.files import fsync
 
 if TYPE_CHECKING:
@@ -136,9 +136,10 @@ def run_shards(
     missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
     if missing:
         if ctx.runtime.engine == "local":
-            from stages.record.engines.slurm import cancel_before
+            if (root / ARRAY).is_file():
+                from stages.record.engines.slurm import cancel_before
 
-            cancel_before(root)
+                cancel_before(root)
             for left in root.glob("*.partial"):
                 shutil.rmtree(left)  # of a killed run: no worker of it is alive
         jobs = [ShardJob(work, _folder(root, i), tasks[i]) for i in missing]

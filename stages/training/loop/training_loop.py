@@ -305,7 +305,7 @@ def go_back(run: Run, spike: SpikeError) -> None:
         left = [step for step in snapshot_folders.steps_in(run.snapshots) if job.continuation.step < step < first]
         back_to = max(left, default=job.continuation.step)
         made = [line["tokens"] for line in read_metrics(scratch / "metrics.jsonl") if "loss" in line and line["step"] > back_to]
-        rewind = rewinds.Rewind(spike.step, first, str(spike), back_to, int(sum(made)) + spike.tokens)
+        rewind = Rewind(spike.step, first, str(spike), back_to, int(sum(made)) + spike.tokens)
         rewinds.write_rewinds(scratch, job.fingerprint(), [*run.rewinds, rewind])
     run.events.log(f"goes back: {spike} Steps {first} to {spike.step} are left out from now on.")
     run.engine.barrier()

@@ -9,6 +9,7 @@ Cost: about ten starts of a rank: three to six minutes on an H100, most of it im
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -197,12 +198,10 @@ def _job(folder: Path, model: ModelConfig, files: SequenceFiles, machine: Machin
 
 def trained(job: RankJob) -> list[float]:
     """Returns the loss of each step, after training; `launch` says what it raises."""
-    return [float(line["loss"] or np.nan) for line in _lines(job)]
+    return [np.nan if line["loss"] is None else line["loss"] for line in _lines(job)]
 
 
 def _lines(job: RankJob) -> list[MetricLine]:
-    import os
-
     launch(job, lambda rank, event: None, dict(os.environ))
     return [line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if "loss" in line]
 

@@ -164,7 +164,7 @@ def test_a_secret_in_an_error_is_in_no_file(arrays: Path, tmp_path: Path, monkey
 
 
 def state_of(root: Path) -> dict[str, str]:
-    found: dict[str, str] = json.loads((root / slurm.STATE).read_text())
+    found: dict[str, str] = json.loads((root / slurm.ARRAY).read_text())
     return found
 
 
@@ -178,12 +178,12 @@ def test_a_driver_that_died_is_followed_by_one_that_waits_for_its_array(arrays: 
     second: Any = Stage(tmp_path / "scratch")
     run_shards(shard, words(3), second, "toys")
     assert (
-        second.said == [f"waits for array {submitted.name} of Slurm, which an earlier run submitted"] and not (root / slurm.STATE).exists()
+        second.said == [f"waits for array {submitted.name} of Slurm, which an earlier run submitted"] and not (root / slurm.ARRAY).exists()
     )
     third: Any = Stage(tmp_path / "other")
     (tmp_path / "other" / "toys").mkdir(parents=True)
     for content in ('{"name": "loam:toy:toys:gone"}', "", "[1]"):
-        (tmp_path / "other" / "toys" / slurm.STATE).write_text(content)
+        (tmp_path / "other" / "toys" / slurm.ARRAY).write_text(content)
         run_shards(shard, words(len(third.said) + 1), third, "toys")
     assert len(arrays_of(third)) == 3, "Slurm does not know the array any more, or the file says nothing"
 
@@ -208,7 +208,7 @@ def test_a_stopped_driver_cancels_its_array(arrays: Path, tmp_path: Path, monkey
     monkeypatch.setattr(slurm, "_await", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_shards(shard, words(2, w0={"sleep": "60"}), Stage(tmp_path / "scratch"), "toys")  # type: ignore[arg-type]
-    assert (arrays / "1" / "cancelled").exists() and not (tmp_path / "scratch" / "toys" / slurm.STATE).exists()
+    assert (arrays / "1" / "cancelled").exists() and not (tmp_path / "scratch" / "toys" / slurm.ARRAY).exists()
 
 
 def test_the_local_engine_cancels_the_array_of_a_killed_driver(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,17 +302,16 @@ def test_a_measure_that_a_dead_node_left_half_written_is_left_out(tmp_path: Path
 
 
 def test_what_cannot_be_submitted_is_refused_before_any_work(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm.refuse_unfit_slurm(Runtime(engine="slurm", slurm=SlurmRequest(partition="all,long")))
+    slurm.refuse_unfit_slurm(SlurmRequest(partition="all,long"))
     with pytest.raises(RecipeError, match="Slurm has no partition 'gpu'") as caught:
-        slurm.refuse_unfit_slurm(Runtime(engine="slurm", slurm=SlurmRequest(partition="gpu")))
+        slurm.refuse_unfit_slurm(SlurmRequest(partition="gpu"))
     assert caught.value.do == "The partitions are: all, long."
     (arrays / "down").touch()
     with pytest.raises(RecipeError, match="Slurm does not answer: error: Unable to contact slurm controller"):
-        slurm.refuse_unfit_slurm(Runtime(engine="slurm"))
+        slurm.refuse_unfit_slurm(SlurmRequest())
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RecipeError, match="runtime.engine is slurm, but this machine has no sbatch"):
-        slurm.refuse_unfit_slurm(Runtime(engine="slurm"))
-    slurm.refuse_unfit_slurm(Runtime())
+        slurm.refuse_unfit_slurm(SlurmRequest())
     with pytest.raises(ValueError, match="partition"):
         SlurmRequest(partition="a b")
 
