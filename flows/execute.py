@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.opened_recipe import Session, refuse_unbuilt
-from flows.progress import WATCHER, announced, recorded
+from flows.progress import WATCHER, announced, placed, recorded
 from stages.questions.plan import Step
 from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import LoamError, StageError
@@ -73,7 +73,8 @@ def run_nodes(
     """
     home, recipe = session.home, session.recipe
     connect_to_loopback_directly(os.environ)  # of a flow too, whose process is a worker's
-    with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log):
+    nodes = [step.node for step in steps]
+    with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log), placed(nodes, session.expected_s):
         log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
         artifacts, states = dict(ready or {}), Counter[str]()
         running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log)

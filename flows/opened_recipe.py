@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from flows.pipeline import WHOLE, LeftOut, config_classes, downstream, pipeline,
 from stages.questions.imported import imported_artifacts, refuse_missing_headers, refuse_unfit_replay
 from stages.questions.plan import Plan, Step, make_plan
 from stages.questions.planned_ranges import REFUSED
-from stages.record.contract.declaration import Artifact
+from stages.record.contract.declaration import Artifact, seconds_of
 from stages.record.contract.errors import RecipeError, VerificationError
 from stages.record.contract.recipe import Recipe, find_recipe, load_recipe
 from stages.record.contract.secrets import redact
@@ -40,6 +40,7 @@ class Session:
         left_out: what the recipe leaves out of the DAG.
         given: the recipe as it was given, quoted for a command that is printed.
         options: the settings and the home as they were given, with a blank before each, for such a command.
+        expected_s: node -> how long it is expected to take, in seconds.
     """
 
     home: Path
@@ -48,6 +49,7 @@ class Session:
     left_out: LeftOut = WHOLE
     given: str = ""
     options: str = ""
+    expected_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def off(self) -> Mapping[str, str]:
@@ -248,6 +250,25 @@ def forced_nodes(session: Session, plan: Plan, start: str, force: Sequence[str] 
         )
     done = built_again(session.home, session.recipe, start, until)
     return list(dict.fromkeys([*(node for node in again if node not in done), *force]))
+
+
+def expected_seconds(session: Session, plan: Plan, until: str = "", forced: Collection[str] = ()) -> dict[str, float]:
+    """Returns node -> how long a run is expected to take for it, in seconds; without nodes that this machine has built nothing like.
+
+    Args:
+        session: the recipe and the home.
+        plan: the plan.
+        until: the last node of the run; empty for all.
+        forced: nodes to build again; they take as long as before.
+    """
+    from stages.questions.estimate import estimate_nodes
+
+    expected = {step.node: 0.0 for step in plan.steps if step.state in READY}
+    expected |= {step.node: seconds_of(step.artifact.manifest) for step in plan.steps if step.node in forced and step.artifact is not None}
+    if not plan.complete:
+        found = estimate_nodes(session.home, session.recipe, session.steps(until), plan)
+        expected |= {one.node: one.seconds for one in found if one.seconds is not None}
+    return expected
 
 
 def split_settings(text: str) -> list[str]:

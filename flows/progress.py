@@ -3,26 +3,33 @@
 `watching()` sets the report function (`WATCHER`) that the nodes of this process call. Without it nothing is shown here, for example under
 a Prefect worker, where the task writes the same lines (`line_of`) to Prefect's log.
 Guarantee: every text passes `printable.one_line`, so that no character of a URL, a name or an error controls the terminal.
-`recorded` also writes the lines to the log of a run, wherever the run is shown.
-Cost: the import of rich on a terminal. Elsewhere one line per node and at most one line of progress every PLAIN_EVERY_S seconds.
+`recorded` also writes the lines to the log of a run, wherever the run is shown. `placed` adds which node of the run it is and how long the run
+still takes.
+Cost: the import of rich on a terminal. Elsewhere one line per node and at most one line of progress every PLAIN_EVERY_S seconds, and only if it
+differs from the one before.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
 from stages.record.contract.printable import one_line
+from stages.record.contract.quantities import about_text, size_text
 
 if TYPE_CHECKING:
     from stages.record.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
 SHOWN_REASONS = 6
+NO_PAGE = "not_a_page"  # the reason of extract for a record that holds a request or the crawl's own data
+ENOUGH = 0.05
+"""Share of a node that must be done before its progress says how long it still takes."""
 LOG_EVERY_S = 30.0
 """Least time between two lines of progress in a run's log, so that a training of days does not fill it with them."""
 
@@ -75,6 +82,40 @@ def observed(report: Report) -> Iterator[None]:
         WATCHER.reset(token)
 
 
+@contextmanager
+def placed(nodes: Sequence[str], expected_s: Mapping[str, float]) -> Iterator[None]:
+    """Adds the place of their node to the events inside the block: "node 13 of 24, about 6 min left". Observers of the moment see them so.
+
+    Args:
+        nodes: The nodes of the run, in order.
+        expected_s: Node -> how long it is expected to take, in seconds. Without that of a later node, no time is named.
+    """
+    before, began = WATCHER.get(), dict[str, float]()
+
+    def report(event: Event) -> None:
+        since = began.setdefault(event.node, time.monotonic())
+        here = 0.0 if event.kind == "end" else _left_of(event, expected_s, time.monotonic() - since)
+        number = nodes.index(event.node) + 1
+        rest = [here, *(expected_s.get(node) for node in nodes[number:])]
+        left = "" if None in rest or number == len(nodes) and event.kind == "end" else f", {about_text(sum(filter(None, rest)))} left"
+        before(replace(event, values={**event.values, "place": f"node {number} of {len(nodes)}{left}"}))
+
+    token = WATCHER.set(report)
+    try:
+        yield
+    finally:
+        WATCHER.reset(token)
+
+
+def _left_of(event: Event, expected_s: Mapping[str, float], elapsed_s: float) -> float | None:
+    """Returns the seconds that the event's node still takes: by the steps that a training has done, else as expected; None if that is unknown."""
+    values, expected = event.values, expected_s.get(event.node)
+    share = values["done"] / values["total"] if event.kind == "progress" and values["total"] else 0.0
+    if share >= ENOUGH and (values["unit"] == "steps" or expected is None or elapsed_s > expected):
+        return elapsed_s * (1 / share - 1)
+    return max(expected - elapsed_s, 0.0) if expected is not None else None
+
+
 def announced(node: str, work: Callable[[Report], Result]) -> Result:
     """Returns the result of a node's work. The observers of the moment see its start, its events and its end."""
     from stages.record.run.runner import Event
@@ -96,6 +137,8 @@ def line_of(event: Event) -> str:
         text = f"{event.node:<18} {_progress_of(event)}"
     if event.kind == "end":
         text = f"{event.node:<18} {values['state']:<9} {values['seconds']:7.1f} s  {values['text']}"
+    if text and event.kind != "log" and (place := values.get("place")):
+        text += f"  [{place}]"
     return one_line(text)
 
 
@@ -128,12 +171,15 @@ def record_counts_text(unit: str, rows_in: int, kept: int, changed: int, dropped
         changed: number of records that were kept with changes.
         dropped: reason -> number of records; the text names the SHOWN_REASONS most frequent reasons, and how many records have others.
     """
+    skipped = dropped.get(NO_PAGE, 0)
+    dropped = {reason: count for reason, count in dropped.items() if reason != NO_PAGE}
     total = sum(dropped.values())
     shown = sorted(dropped.items(), key=lambda item: -item[1])[:SHOWN_REASONS]
     others = total - sum(count for _, count in shown)
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in [*shown, ("others", others)] if count)
-    edited = f", {changed:,} changed" if changed else ""
-    return f"{rows_in:,} {unit} in, {kept:,} kept{edited}" + (f", {total:,} dropped ({reasons})" if total else "")
+    unchanged, edited = f", {kept:,} kept" if kept or not changed else "", f", {changed:,} changed" if changed else ""
+    passed_over = f", {skipped:,} skipped: no page" if skipped else ""
+    return f"{rows_in:,} {unit} in{passed_over}{unchanged}{edited}" + (f", {total:,} dropped ({reasons})" if total else "")
 
 
 def end_values(result: Result) -> EventValues:
@@ -150,25 +196,6 @@ def end_values(result: Result) -> EventValues:
     return {"state": result.state, "seconds": result.seconds, "text": text}
 
 
-def size_text(count: float) -> str:
-    """Returns a number of bytes in a readable unit (bytes, KB, MB, GB; powers of 1000)."""
-    for unit in ("bytes", "KB", "MB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} GB"
-
-
-def duration_text(seconds: float) -> str:
-    """Returns a duration in seconds as text in two units: "12.3 s", "4 min 5 s", "3 h 2 min", "2 d 5 h"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s"
-    units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-    size, unit, part, name = next(entry for entry in units if whole >= entry[0])
-    return f"{whole // size} {unit} {whole % size // part} {name}"
-
-
 @contextmanager
 def _plain(out: TextIO) -> Iterator[Report]:
     due = _pace(PLAIN_EVERY_S)
@@ -182,15 +209,16 @@ def _plain(out: TextIO) -> Iterator[Report]:
 
 
 def _pace(seconds: float) -> Callable[[Event], bool]:
-    """Returns a function that says whether the line of an event is due: every line, but progress only so often."""
-    last = 0.0
+    """Returns a function that says whether the line of an event is due: every line, but progress only so often after another line, and only if it changed."""
+    last, shown = 0.0, ""
 
     def due(event: Event) -> bool:
-        nonlocal last
-        if event.kind == "progress" and time.monotonic() - last < seconds:
-            return False
-        if event.kind in ("start", "progress"):
-            last = time.monotonic()
+        nonlocal last, shown
+        if event.kind == "progress":
+            if time.monotonic() - last < seconds or (text := f"{event.node} {_progress_of(event)}") == shown:
+                return False
+            shown = text
+        last = time.monotonic()
         return True
 
     return due
@@ -217,7 +245,8 @@ def _terminal(out: TextIO) -> Iterator[Report]:
                 tasks[event.node] = bar.add_task(event.node, total=None, text="")
             elif event.kind == "progress" and event.node in tasks:
                 values = event.values
-                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=one_line(_progress_of(event)))
+                place = f"  [{values['place']}]" if "place" in values else ""
+                bar.update(tasks[event.node], completed=values["done"], total=values["total"], text=one_line(_progress_of(event) + place))
             elif event.kind in ("log", "end"):
                 if event.kind == "end" and event.node in tasks:
                     bar.remove_task(tasks.pop(event.node))

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, whole
 from flows.cli.printing import answer, print_table, say
-from flows.progress import size_text
 from stages.record.contract.errors import RecipeError
+from stages.record.contract.quantities import size_text
 from stages.training.checkpoints.snapshot_folders import root, steps_in
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,8 +19,8 @@ from flows.cli import completers
 from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings, whole
 from flows.cli.printing import answer, print_table, say
 from flows.cli.run_end import answer_run
-from flows.progress import duration_text, size_text
 from stages.record.contract.errors import RecipeError
+from stages.record.contract.quantities import duration_text, size_text
 from stages.record.processes import termination_raises
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(
         The exit code.
     """
     from flows.execute import perform_here, run_nodes
-    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing
+    from flows.opened_recipe import expected_seconds, forced_nodes, open_session, refuse_damaged, refuse_missing
     from flows.prefect_events.event_sender import ShownAs
     from stages.record.contract.states import NodeState
     from stages.record.store.continued_run import refuse_taken
@@ -80,6 +80,7 @@ def run(
     refuse_taken(session.home, name, session.recipe)
     forced = forced_nodes(session, plan, start, until=until)
     refuse_damaged(session, plan, forced)
+    session = replace(session, expected_s=expected_seconds(session, plan, until, forced))
     command: dict[str, str | bool] = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start}
     command |= {"set": shlex.join(settings), "force": ""}
 

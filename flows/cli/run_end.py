@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from flows.cli.options import Common
 from flows.cli.printing import answer, print_table, say
-from flows.progress import duration_text
+from stages.record.contract.quantities import duration_text
 
 if TYPE_CHECKING:
     from stages.questions.lineage import NodeRow, RunRow

@@ -10,7 +10,7 @@ from flows.cli import completers
 from flows.cli.keep_commands import KEPT_BY_GC
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import answer, print_table, say
-from flows.progress import duration_text, size_text
+from stages.record.contract.quantities import duration_text, size_text
 
 if TYPE_CHECKING:
     from stages.record.run.run_removal import Deletion

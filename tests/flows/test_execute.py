@@ -14,7 +14,7 @@ from flows import execute, progress
 from flows.cli import main
 from flows.execute import Perform, perform_here, run_nodes
 from flows.opened_recipe import Session
-from flows.progress import WATCHER, duration_text, watching
+from flows.progress import WATCHER, watching
 from stages.questions.plan import Step
 from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import LoamError, StageError
@@ -80,6 +80,54 @@ def test_progress_is_in_the_log_only_so_often(tmp_path: Path, monkeypatch: pytes
     assert written == [("30", "words"), ("60", "words"), ("90", "words"), ("said", "words")]
     WATCHER.get()(Event("log", "words", {"line": "after the run"}))
     assert len(written) == 4
+
+
+def test_a_line_of_progress_says_which_node_it_is_and_how_long_the_run_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, places = [100.0], list[str]()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+
+    def event(node: str, kind: str, done: float = 0, unit: str = "shards", after_s: float = 0) -> None:
+        clock[0] += after_s
+        WATCHER.get()(Event(kind, node, {"done": done, "total": 100, "unit": unit, "note": ""} if kind == "progress" else {}))
+
+    with progress.observed(lambda event: places.append(event.values["place"])), progress.placed(["a", "b", "c"], {"a": 300, "c": 600}):
+        event("a", "start")
+        assert places == ["node 1 of 3"], "how long b takes is unknown"
+    with progress.observed(lambda event: places.append(event.values["place"])), progress.placed(["a", "b", "c"], {"b": 300, "c": 600}):
+        event("a", "start")
+        event("a", "progress", 4, after_s=60)
+        event("a", "progress", 10, after_s=60)
+        event("a", "end")
+        event("b", "start")
+        event("b", "progress", 50, after_s=60)
+        event("b", "progress", 50, after_s=300)
+        event("c", "start")
+        event("c", "progress", 10, "steps", after_s=30)
+        event("c", "end")
+    first = ["node 1 of 3"] * 2 + ["node 1 of 3, about 33 min left", "node 1 of 3, about 15 min left"]
+    second = ["about 15 min", "about 14 min", "about 16 min"]
+    assert places[1:5] == first, "unknown until a twentieth is done; then 1,080 s and 900 s"
+    assert places[5:8] == [f"node 2 of 3, {left} left" for left in second], "past the expected 300 s its progress decides"
+    assert places[8:] == ["node 3 of 3, about 10 min left", "node 3 of 3, about 4 min left", "node 3 of 3"], (
+        "a training says it by its steps"
+    )
+
+
+def test_a_line_of_progress_that_says_the_same_is_not_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, out = [100.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    with watching(out):
+        for done, kind in [(0, "progress"), (0, "progress"), (1, "progress"), (1, "log"), (2, "progress"), (2, "progress")]:
+            clock[0] += progress.PLAIN_EVERY_S if (done, kind) != (2, "progress") else 3
+            WATCHER.get()(Event(kind, "words", {"done": done, "total": 3, "unit": "words", "note": "", "line": "said"}))
+    assert [line.split()[1] for line in out.getvalue().splitlines()] == ["0", "1", "said", "2"], "and not within seconds of another line"
+
+
+def test_a_run_says_the_place_of_each_node(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    with watching(shown):
+        run(tmp_path)
+    assert [line.rpartition("  ")[2] for line in shown.getvalue().splitlines() if " built " in line] == ["[node 1 of 2]", "[node 2 of 2]"]
 
 
 def failing(error: BaseException) -> Perform:
@@ -170,11 +218,6 @@ def test_data_too_small_for_a_later_training_stop_the_run_before_the_first(tmp_p
     run_nodes(session, [steps[0], replace(steps[1], stage=COUNT)], watched, {"flow": "pretrain", "until": ""})
     run_nodes(session, [*steps[:2]], watched, {"flow": "pretrain", "until": "count"})
     assert len(asked) == 1, "what trains is asked for what comes after it, in this run"
-
-
-def test_durations_are_text_in_two_units() -> None:
-    seconds = (0.04, 59.4, 59.6, 245, 3600, 7384, 190_000)
-    assert [duration_text(s) for s in seconds] == ["0.0 s", "59.4 s", "1 min 0 s", "4 min 5 s", "1 h 0 min", "2 h 3 min", "2 d 4 h"]
 
 
 @pytest.mark.parametrize("times", [2, 9])

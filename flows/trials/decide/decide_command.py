@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from flows.cli import completers
 from flows.cli.options import COMMON, Command, Common, Recipe, Settings, whole
 from flows.cli.printing import answer, print_table, say
-from flows.progress import duration_text
+from stages.record.contract.quantities import duration_text
 
 if TYPE_CHECKING:
     from flows.opened_recipe import Session

@@ -13,8 +13,8 @@ from cyclopts import Parameter
 from flows.cli import completers
 from flows.cli.options import COMMON, Command, Common, Settings, whole
 from flows.cli.printing import answer, print_table, say
-from flows.progress import duration_text
 from stages.record.contract.errors import RecipeError
+from stages.record.contract.quantities import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -203,6 +203,7 @@ def _local_model(config: FilterSettings, ctx: Context) -> Path | None:
     if not config.lang_model:
         return None
     path = local_path(ctx.files("lang_model")[0], ctx.scratch)
+    ctx.log(f"loading the language model {path.name}, here and in every worker")
     try:
         load_model(path)
     except NotAModelError as error:

@@ -153,7 +153,10 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     written = generations.write(out, model, tokenizer, prompts, config.generated_tokens, max_length, ctx)
     described = {name: task_entry(task, len(questions[name]), cut[name]) for name, task in tasks.items()}
     _write_harness(out / "harness.json", config, described, in_chat, written, max_length, form)
-    summary: dict[str, int | float] = {f"{s.task}/{s.metric}": s.value for s in scores if s.primary or s.task == VALIDATION}
+    told = sorted((s for s in scores if s.primary or s.task == VALIDATION), key=lambda s: s.primary)
+    summary: dict[str, int | float] = {
+        f"{s.task}/{s.metric}": s.value for s in told
+    }  # those of the model last: a run's line shows the last ones
     summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
     summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
     return Outcome(rows=len(samples), summary=summary)

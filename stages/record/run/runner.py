@@ -35,7 +35,7 @@ PROGRESS_EVERY_S = 0.5
 
 
 class EventValues(TypedDict, total=False):
-    """The values of an event. Those of `start` are empty; `progress` has the first four, `log` the line, `end` the last three."""
+    """The values of an event. `progress` has the first four, `log` the line, `end` the three after it; each may have the place of its node."""
 
     done: float
     total: float | None
@@ -45,6 +45,7 @@ class EventValues(TypedDict, total=False):
     state: str
     seconds: float
     text: str
+    place: str
 
 
 @dataclass(frozen=True)

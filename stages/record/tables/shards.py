@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from stages.record.contract.quantities import duration_text, size_text
 from stages.record.engines.local import ARRAY, LOOK_S, NOW, run_in_pool
 from stages.record.store.files import fsync
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 MEASURE = "meter.json"
 NOW_BYTES = 1024
+ENOUGH = 0.02  # share of the work that must be done before its speed says how long the rest takes
 CLUSTER_LOOK_S = 10.0  # a look lists a folder of a file system that a thousand workers share
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -223,14 +225,15 @@ class _Progress:
         """Returns (shards done, number of shards, text with documents, MB/s, dropped share and reasons, time left)."""
         now, seconds = self._sum(), max(1e-9, time.monotonic() - self.started)
         parts = [f"{now.documents:,} documents"] if now.documents else []
+        if now.share == self.before.share:
+            parts.append("the workers start")
         if speed := (now.size_bytes - self.before.size_bytes) / seconds:
-            parts.append(f"{speed / 1e6:.1f} MB/s")
+            parts.append(f"{size_text(speed)}/s")
         if now.documents and (dropped := sum(now.dropped.values())):
             reasons = ", ".join(f"{reason} {count / now.documents:.0%}" for reason, count in now.dropped.most_common(3))
             parts.append(f"{dropped / now.documents:.0%} dropped ({reasons})")
-        if (done := now.share - self.before.share) > 0 and now.share < 1:
-            left = round(seconds * (1 - now.share) / done)
-            parts.append(f"{left // 60}:{left % 60:02d} left")
+        if (done := now.share - self.before.share) >= ENOUGH and now.share < 1:
+            parts.append(f"{duration_text(seconds * (1 - now.share) / done)} left")
         return round(now.share * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
 
     def _sum(self) -> Counts:

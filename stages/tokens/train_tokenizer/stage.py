@@ -19,6 +19,7 @@ from pydantic import Field
 from stages.examples.items.chat import TOKEN_ROLES
 from stages.record.contract.declaration import Artifact, Context, ExternalFile, ExternalFiles, Importer, Outcome, Stage
 from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.quantities import duration_text
 from stages.record.settings import StageConfig
 from stages.tokens.train_tokenizer.vocabulary_report import REPORT, measured_baseline, report_section, write_report
 
@@ -165,8 +166,8 @@ def _teller(config: TrainTokenizer, ctx: Context) -> Callable[[int], None]:
         nonlocal last_s
         if (now := time.monotonic()) - last_s >= LOOK_S:
             last_s = now
-            left = round((now - began) * (config.vocab_size - tokens) / tokens)
-            ctx.progress(tokens, config.vocab_size, "tokens", f"learning merges: at most {left // 60}:{left % 60:02d} left")
+            left = duration_text((now - began) * (config.vocab_size - tokens) / tokens)
+            ctx.progress(tokens, config.vocab_size, "tokens", f"learning merges: at most {left} left")
 
     return tell
 

@@ -234,12 +234,12 @@ def _pass_on(job: RankJob, listener: Listener, observers: Observers, rank: int, 
     elif isinstance(event, StepDone):
         step, metrics = event.step, event.metrics
         note = f"loss {_shown(metrics['loss'], '.4f')}, lr {metrics['lr']:.2e}, {metrics['tokens_per_s']:.0f} tokens/s"
-        listener.progress(step, job.steps, "steps", note)
         if step % LOG_EVERY_STEPS == 0 or step in (job.continuation.step + 1, job.steps):
             listener.log(
                 f"step {step}/{job.steps}: {note}, gradient norm {_shown(metrics['grad_norm'], '.3f')}"
                 + ("; skipped" if metrics["skipped"] else "")
             )
+        listener.progress(step, job.steps, "steps", note)  # after the line: it is not shown again within seconds
 
 
 def _shown(value: float | None, form: str) -> str:

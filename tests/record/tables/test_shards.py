@@ -85,7 +85,7 @@ def test_progress_tells_documents_speed_drops_and_time_left(tmp_path: Path) -> N
     earlier.add(10, 1000, "short")
     earlier.write(root / "00000" / MEASURE)  # finished in an earlier run: counts as done, not as speed
     progress = _Progress(root, [100, 100, 200, 400])
-    assert progress.line() == (0.5, 4, "10 documents, 100% dropped (short 100%)")
+    assert progress.line() == (0.5, 4, "10 documents, the workers start, 100% dropped (short 100%)")
     finished.add(30, 2000)
     finished.write(root / "00001" / MEASURE)
     running.expect(40)
@@ -93,7 +93,7 @@ def test_progress_tells_documents_speed_drops_and_time_left(tmp_path: Path) -> N
     running.write(root / "00002.p1.meter.json")
     done, total, text = progress.line()
     assert (done, total) == (1.5, 4)  # 100 + 100 + half of 200, of 800
-    found = re.fullmatch(r"60 documents, ([\d.]+) MB/s, 17% dropped \(short 17%\), (\d+):(\d\d) left", text)
+    found = re.fullmatch(r"60 documents, ([\d.]+) [KM]B/s, 17% dropped \(short 17%\), [\d.]+ s left", text)
     assert found and float(found[1]) > 0
 
 
