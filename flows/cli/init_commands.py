@@ -27,7 +27,9 @@ SHOWN = 40  # files in the table
 def init(
     files: Annotated[
         tuple[str, ...],
-        Parameter(help="your files, folders or quoted patterns: WARC, documents, chats, preference pairs, benchmarks"),
+        Parameter(
+            help="your files, folders or quoted patterns: WARC, documents, chats, preference pairs, benchmarks; NAME=PATH names a source of text"
+        ),
     ],
     /,
     *,
@@ -110,4 +112,13 @@ def _show(found: Sequence[InspectedFile], draft: RecipeDraft, out: str) -> None:
         say(f"  {command}")
 
 
-COMMANDS = (Command(init, ("loam init /data/crawl /data/chats.jsonl", "loam init 'bench/*.jsonl' mine/ --out mine.yaml")),)
+COMMANDS = (
+    Command(
+        init,
+        (
+            "loam init /data/crawl /data/chats.jsonl",
+            "loam init web=crawl.parquet notes=notes/ chats.jsonl",
+            "loam init 'bench/*.jsonl' mine/ --out mine.yaml",
+        ),
+    ),
+)

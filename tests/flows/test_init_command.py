@@ -84,15 +84,15 @@ def test_nothing_is_overwritten_and_the_place_is_checked_first(tmp_path: Path, c
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "a.log").write_text("text\n")
     out = tmp_path / "mine.yaml"
-    assert main(["init", str(tmp_path / "a.txt"), "--out", str(out)]) == 2
+    assert main(["init", str(tmp_path / "a.log"), "--out", str(out)]) == 2
     error = capsys.readouterr().err
-    assert "None of the 1 files can be used:" in error and f"  - {tmp_path / 'a.txt'} is plain text" in error and not out.exists()
+    assert "None of the 1 files can be used:" in error and f"  - {tmp_path / 'a.log'} is plain text" in error and not out.exists()
     (tmp_path / "b.jsonl").write_text('{"text": "The river is high in spring."}\n')
     assert main(["init", str(tmp_path), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert f"left out:\n  {tmp_path / 'a.txt'} is plain text" in printed and "There is little text" in printed
+    assert f"left out:\n  {tmp_path / 'a.log'} is plain text" in printed and "There is little text" in printed
 
 
 def file(kind: FileKind, path: str = "/data/a.jsonl", **values: Any) -> InspectedFile:
@@ -172,9 +172,10 @@ def test_what_is_too_little_or_not_scored_is_said() -> None:
         file(FileKind.BENCHMARKS, "/data/gsm8k.jsonl", not_scored="indexed, not scored: why"),
     )
     notes = drafted(crawl, items, file(FileKind.CONVERSATIONS, **short), file(FileKind.PREFERENCES, **short | {"sizes": (9000,) * 12}))[2]
-    assert notes[0] == "/data/gsm8k.jsonl is indexed, not scored: why."
-    assert notes[1].startswith("There are few conversations: 12, of which about 12 fit the context of 256 tokens.")
-    assert notes[2].startswith("There are few preferences: 12, of which about 0 fit the context of 256 tokens.") and len(notes) == 3
+    assert notes[0].startswith("Of 12 preferences, about 12 are longer than the context of 1,024 tokens and are left out.")
+    assert notes[1] == "/data/gsm8k.jsonl is indexed, not scored: why."
+    assert notes[2].startswith("There are few conversations: 12, of which about 12 fit the context of 1,024 tokens.")
+    assert notes[3].startswith("There are few preferences: 12, of which about 0 fit the context of 1,024 tokens.") and len(notes) == 4
     many = {"sizes": (400,) * 400}
     assert drafted(crawl, file(FileKind.CONVERSATIONS, **many), file(FileKind.PREFERENCES, **many))[2] == ()
     dropped = drafted(
@@ -185,6 +186,29 @@ def test_what_is_too_little_or_not_scored_is_said() -> None:
     assert dropped == (
         "Some conversations have fields that training does not carry, and are dropped: of the first records of the files, tools 7, media 1.",
     )
+
+
+def test_sources_with_names_are_written_with_their_weights_and_fields(tmp_path: Path) -> None:
+    web, notes = tmp_path / "web.jsonl", tmp_path / "notes.csv"
+    web.write_text('{"text": "The river is high in spring, and the bridge is closed."}\n' * 300)
+    notes.write_text("id,body\n" + "1,The river is high in spring.\n" * 100)
+    out = tmp_path / "mine.yaml"
+    assert main(["init", f"wide={web}", f"notes={notes}", "--out", str(out)]) == 0
+    text = out.read_text()
+    assert sections(text)["crawl"] == {"sources": {"wide": [str(web)], "notes": [str(notes)]}, "fields": {"notes": {"text": "body"}}}
+    weighed = text.replace("  # weights:", "  weights:").replace("  # total_tokens:", "  total_tokens:")
+    assert set(sections(weighed)["mix"]["weights"]) == {"wide", "notes"} and sum(
+        sections(weighed)["mix"]["weights"].values()
+    ) == pytest.approx(1)
+    out.write_text(weighed)
+    session = open_session(str(out), home=str(tmp_path / "home"))
+    assert session.plan().missing == ()
+
+
+def test_a_context_for_longer_chats_says_why() -> None:
+    files = [file(FileKind.CRAWL, text_bytes=10**9), file(FileKind.CONVERSATIONS, sizes=(1000,) * 400)]
+    text = draft_recipe("mine", files, LAPTOP).text
+    assert "256 would be usual, but your chats and pairs are longer" in " ".join(text.split()) and sections(text)["mix"]["seq_len"] == 512
 
 
 def test_another_budget_needs_no_other_setting(tmp_path: Path) -> None:

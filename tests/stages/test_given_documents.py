@@ -12,12 +12,14 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
+from pydantic import ValidationError
 
 from stages.corpus.crawl import stage as crawl
 from stages.corpus.dedup import stage as dedup
 from stages.corpus.documents import import_documents
 from stages.corpus.extract import stage as extract
 from stages.corpus.extract.given_documents import extract_rows
+from stages.corpus.warc import warc_listing
 from stages.record.contract.declaration import Artifact, ExternalFile
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.tables.parquet import read_rows, schema, write_rows
@@ -169,14 +171,38 @@ def test_files_of_documents_are_named_as_sources(tmp_path: Path) -> None:
     with pytest.raises(StageError) as caught:
         run_stage(crawl.STAGE, {"warcs": [file]}, {}, tmp_path / "home")
     assert caught.value.do == "Name files of documents in crawl.sources, for example crawl.sources={web: [a.jsonl]}."
-    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "a.html").write_text("x")
     with pytest.raises(StageError) as caught:
-        run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.txt")]}}, {}, tmp_path / "home")
+        run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.html")]}}, {}, tmp_path / "home")
     assert caught.value.do.startswith(
-        "Remove it from crawl.sources.web. crawl.sources takes WARC and WET files, Parquet (.parquet) and JSON"
+        "Remove it from crawl.sources.web. crawl.sources takes WARC and WET files, Parquet, JSON Lines and CSV"
     )
     with pytest.raises(RecipeError, match=r"crawl.sources.web|no file"):
         run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "*.parquet")]}}, {}, tmp_path / "home")
+
+
+def test_text_and_csv_are_sources_and_fields_have_the_names_that_the_recipe_gives(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(f"{PLAIN} Note.")
+    (tmp_path / "b.csv").write_text(f'body;text\n"{PLAIN}\nCSV.";no\n')
+    named = {
+        "notes": [str(tmp_path / "a.md")],
+        "table": [str(tmp_path / "b.csv")],
+        "rows": [lines(tmp_path / "c.jsonl", {"body": f"{PLAIN} Row."})],
+    }
+    fields = {"table": {"text": "body"}, "rows": {"text": "body"}}
+    warc = run_stage(crawl.STAGE, {"sources": named, "fields": fields}, {}, tmp_path / "home")
+    found = {row["source"]: row["text"] for row in rows(run_stage(extract.STAGE, {}, {"warc": warc}, tmp_path / "home"), "documents")}
+    assert found == {"notes": f"{PLAIN} Note.", "table": f"{PLAIN}\nCSV.", "rows": f"{PLAIN} Row."}
+    other = run_stage(
+        crawl.STAGE, {"sources": named, "fields": {"table": {"text": "text"}, "rows": {"text": "body"}}}, {}, tmp_path / "home"
+    )
+    assert other.manifest["digest"] != warc.manifest["digest"], "the names decide the documents, so they are in the identity"
+    assert warc_listing.fault(warc.path) == "", "the listing of an import is checked with the names"
+
+
+def test_fields_of_an_unknown_source_are_refused() -> None:
+    with pytest.raises(ValidationError, match="fields names the source 'notes', which crawl.sources does not have"):
+        crawl.CrawlConfig(sources={"web": ("a.jsonl",)}, fields={"notes": {"text": "body"}})
 
 
 def test_an_array_is_named_with_its_conversion_and_an_empty_file_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NotRequired, TypedDict
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -63,6 +63,7 @@ def _without_dot(name: str) -> str:
 
 SourceName = Annotated[Name, AfterValidator(_without_dot)]
 """A name that is a key in a recipe: "crawl.sources.web"."""
+DocumentField = Literal["text", "id", "url", "date", "lang", "lang_score"]
 
 
 class PageRow(TypedDict):
@@ -145,8 +146,12 @@ class CrawlConfig(StageConfig):
     source: Name = "web"
     """Name of the source for the files of `warcs`."""
     sources: dict[SourceName, ListedFiles] = Field(default_factory=dict)
-    """Name of a source -> its files (as for warcs): WARC, WET, Parquet (.parquet, a row per document with the column text) or JSON
-    Lines (.jsonl, .jsonl.gz, with the field text). mix.weights and dedup.source_priority use these names."""
+    """Name of a source -> its files (as for warcs): WARC, WET, Parquet (.parquet, a row per document with the column text), JSON Lines (.jsonl,
+    with the field text), CSV (.csv, .tsv, with the column text), or text (.txt, .md, a document per file). All but Parquet may be gzipped.
+    mix.weights and dedup.source_priority use these names."""
+    fields: dict[SourceName, dict[DocumentField, Annotated[str, Field(min_length=1)]]] = Field(default_factory=dict)
+    """Source -> {field of a document: its name in the source's files}, such as {notes: {text: body, date: written}}. The fields are text, id, url,
+    date, lang and lang_score. Other columns of the files are left out."""
     first_files: int | None = Field(None, ge=1, le=100_000)
     """Number of files to take from the beginning of each path list; by default all, if they are at most 1,000. A path list (*.paths, *.paths.gz,
     such as Common Crawl's warc.paths.gz) stands for the files that it names, one path per line. The paths are relative to the folder that
@@ -177,6 +182,8 @@ class CrawlConfig(StageConfig):
             raise ValueError(
                 f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, crawl.sources, site.source, docs.source"
             )
+        if unknown := next((name for name in self.fields if name not in self.sources), ""):
+            raise ValueError(f"fields names the source {unknown!r}, which crawl.sources does not have; correct crawl.fields")
         if empty := next((name for name, files in self.sources.items() if not files), ""):
             raise ValueError(f"the source {empty!r} has no files; name some in crawl.sources.{empty}, or remove it")
         return self
@@ -192,7 +199,7 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     identity: list[GivenLine | RecordLine] = []
     fields = {config.source: "warcs"} if config.warcs else {}
     for source, field in {**fields, **{name: f"sources.{name}" for name in sorted(config.sources)}}.items():
-        found, given = _given(ctx.files(field), source, field)
+        found, given = _given(ctx.files(field), source, field, {str(one): name for one, name in config.fields.get(source, {}).items()})
         files += found
         identity += given
     refuse_copies((f"{file['uri']} (source {file['source']})", file["identity"]) for file in files)
@@ -210,7 +217,7 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     return Outcome(rows=len(identity), record_counts=record_counts if pages else None, summary=summary, identity=("identity.jsonl",))
 
 
-def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list[WarcFile], list[GivenLine]]:
+def _given(given: Iterable[ExternalFile], source: str, field: str, names: Mapping[str, str]) -> tuple[list[WarcFile], list[GivenLine]]:
     """Returns the entries of files.json and the identity lines of given files.
 
     A file whose name is not that of a file of documents has to begin with a WARC record. None may be empty.
@@ -219,6 +226,7 @@ def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list
         given: The files.
         source: Name of their source.
         field: The setting that names them, for messages.
+        names: Field of a document -> its name in the files.
 
     Raises:
         StageError: A file cannot be read, or is neither a WARC file nor one of documents.
@@ -241,8 +249,9 @@ def _given(given: Iterable[ExternalFile], source: str, field: str) -> tuple[list
             raise  # a network fault: the node is retried
         except OSError as error:
             raise StageError(f"A given file cannot be read: {error}.", where=file.uri, do="Check the path and your rights.") from None
-        files.append({"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source})
-        identity.append(given_line(file.uri, file.bytes, file.identity, source))
+        entry: WarcFile = {"uri": file.uri, "bytes": file.bytes, "identity": file.identity, "source": source}
+        files.append({**entry, "fields": dict(names)} if names else entry)
+        identity.append(given_line(file.uri, file.bytes, file.identity, source, names))
     return files, identity
 
 

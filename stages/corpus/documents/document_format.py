@@ -7,8 +7,9 @@ The importer checks every record, so a format only reads. A record of a file is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 from stages.record.tables.jsonl import base_name
@@ -19,19 +20,27 @@ if TYPE_CHECKING:
 
 FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
 """The fields of a document that the importer uses. Other fields of a record are left out."""
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class DocumentFormat(ABC):
     """A format of files with documents, recognised by the file's name."""
 
     patterns: ClassVar[tuple[str, ...]]
-    """Patterns of the files that the import looks for below a given folder, as pathlib's glob reads them ("**/*.jsonl")."""
+    """Patterns of its files, as pathlib's glob reads them ("**/*.jsonl")."""
+    looked_for: ClassVar[bool] = True
+    """Whether the import looks for such files below a given folder. Not for text, because a folder of data has notes beside it."""
 
     @abstractmethod
-    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
-        """Yields the documents of a file in order, each as a record with some of the fields FIELDS and its line or row, counted from 1.
+    def records(self, file: ExternalFile, ctx: Context, names: Mapping[str, str] = NO_NAMES) -> Iterator[JsonRecord]:
+        """Yields the documents of a file in order, each as a record with its line or row, counted from 1.
 
         `ctx.drop` reports what cannot be read as a record. A file that cannot be read at all is a RecipeError or a StageError.
+
+        Args:
+            file: The file.
+            ctx: The stage's context.
+            names: Field of a document -> its name in the file, where it is another. A record has the names of the file.
         """
 
     def reads(self, file: ExternalFile) -> bool:

@@ -5,9 +5,9 @@ Source: jsonlines.org.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from stages.corpus.documents.document_format import DocumentFormat
+from stages.corpus.documents.document_format import NO_NAMES, DocumentFormat
 from stages.record.contract.declaration import Context, ExternalFile
 from stages.record.tables.jsonl import JsonRecord, read_records
 
@@ -17,6 +17,6 @@ class JsonLinesFormat(DocumentFormat):
 
     patterns = ("**/*.jsonl", "**/*.jsonl.gz")
 
-    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+    def records(self, file: ExternalFile, ctx: Context, names: Mapping[str, str] = NO_NAMES) -> Iterator[JsonRecord]:
         """Yields the objects of a file; see DocumentFormat.records."""
         yield from read_records((file,), ctx)

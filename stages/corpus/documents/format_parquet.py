@@ -6,11 +6,11 @@ Source: the columns are those of FineWeb's files (text, id, url, date).
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from stages.corpus.documents.document_format import FIELDS, DocumentFormat
+from stages.corpus.documents.document_format import FIELDS, NO_NAMES, DocumentFormat
 from stages.record.contract.declaration import Context, ExternalFile
 from stages.record.contract.errors import RecipeError
 from stages.record.tables.jsonl import JsonRecord, base_name, parquet_columns, parquet_rows
@@ -21,7 +21,7 @@ class ParquetFormat(DocumentFormat):
 
     patterns = ("**/*.parquet",)
 
-    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+    def records(self, file: ExternalFile, ctx: Context, names: Mapping[str, str] = NO_NAMES) -> Iterator[JsonRecord]:
         """Yields the rows of a file; see DocumentFormat.records.
 
         Yields:
@@ -30,11 +30,13 @@ class ParquetFormat(DocumentFormat):
         Raises:
             RecipeError: The file has no column text, or two columns with the name of one field.
         """
-        columns = [name for name in parquet_columns(Path(file.uri), file) if name in FIELDS]
-        if twice := [name for name in FIELDS if columns.count(name) > 1]:
+        wanted = [names.get(field, field) for field in FIELDS]
+        columns = [name for name in parquet_columns(Path(file.uri), file) if name in wanted]
+        if twice := [name for name in wanted if columns.count(name) > 1]:
             raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")
-        if "text" not in columns:
-            raise RecipeError(f"{base_name(file)} has no column text.", where=file.uri, do="Rename the column that holds the text.")
+        if (text := names.get("text", "text")) not in columns:
+            do = "Rename the column that holds the text, or name it in a recipe: crawl.fields={SOURCE: {text: COLUMN}}."
+            raise RecipeError(f"{base_name(file)} has no column {text}.", where=file.uri, do=do)
         for number, row in parquet_rows(Path(file.uri), file, columns, ctx):
             values = {name: _as_json(value) for name, value in row.items()}
             yield JsonRecord(file, number, {name: value for name, value in values.items() if value is not None})

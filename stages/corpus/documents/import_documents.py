@@ -10,15 +10,17 @@ Source: the fields are those of FineWeb's files (text, id, url, date); other fie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 from uuid import UUID
 
-from stages.corpus.documents.document_format import DocumentFormat
+from stages.corpus.documents.document_format import FIELDS, NO_NAMES, DocumentFormat
 from stages.corpus.documents.documents import DECISIONS, DOCUMENTS, free_doc_id
+from stages.corpus.documents.format_csv import CsvFormat
 from stages.corpus.documents.format_json_lines import JsonLinesFormat
 from stages.corpus.documents.format_parquet import ParquetFormat
+from stages.corpus.documents.format_text import TextFormat
 from stages.record.contract.declaration import Context, ExternalFile, Importer, Outcome, RecordCounts
 from stages.record.contract.errors import RecipeError
 from stages.record.store.external import refuse_copies
@@ -28,9 +30,9 @@ from stages.record.tables.parquet import schema, write_rows
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-FORMATS: tuple[DocumentFormat, ...] = (ParquetFormat(), JsonLinesFormat())
+FORMATS: tuple[DocumentFormat, ...] = (ParquetFormat(), JsonLinesFormat(), CsvFormat(), TextFormat())
 """The formats of users' files. The entries are explicit and not discovered, because the digest of a stage's code follows imports."""
-PATTERNS = tuple(pattern for known in FORMATS for pattern in known.patterns)
+PATTERNS = tuple(pattern for known in FORMATS if known.looked_for for pattern in known.patterns)
 FREE_BYTES, MAX_RATIO, ROW_BYTES = 256 << 20, 100, 256
 """A file whose rows grow beyond FREE_BYTES and beyond MAX_RATIO times its size is refused as a decompression bomb (extract.max_ratio has
 the same number). A row counts the characters of its text plus ROW_BYTES, about the memory that is kept for it."""
@@ -120,7 +122,7 @@ def _take_file(file: ExternalFile, out: Path, name: str, ctx: Context, detect: D
 
 
 def read_documents(
-    file: ExternalFile, ctx: Context, detect: DetectLanguage | None, seen: set[UUID]
+    file: ExternalFile, ctx: Context, detect: DetectLanguage | None, seen: set[UUID], names: Mapping[str, str] = NO_NAMES
 ) -> Iterator[tuple[JsonRecord, ImportedDocument | str]]:
     """Yields every row of a file with its document, or with the reason why it cannot be one.
 
@@ -129,12 +131,14 @@ def read_documents(
         ctx: The stage's context. `ctx.drop` gets what is not a row at all.
         detect: Text -> (language, score), for rows without a language. None leaves both empty.
         seen: The ids of earlier documents; those of this file are added.
+        names: Field of a document -> its name in the file, where it is another. Such a field is read from that name alone.
 
     Raises:
         RecipeError: The file grows past the limit of decompression, or its name fits no format.
     """
     grown = 0
-    for record in _format_of(file).records(file, ctx):
+    for raw in _format_of(file).records(file, ctx, names):
+        record = replace(raw, value=_named(raw.value, names)) if names else raw
         fields = _checked(record.value)
         if isinstance(fields, str):
             yield record, fields
@@ -148,6 +152,11 @@ def read_documents(
                 do="Write it again without the copies, or uncompressed.",
             )
         yield record, _document(record, fields, detect, seen)
+
+
+def _named(row: Mapping[str, JsonValue], names: Mapping[str, str]) -> dict[str, JsonValue]:
+    """Returns a row with the fields of a document under their own names."""
+    return {field: row[name] for field in FIELDS if (name := names.get(field, field)) in row}
 
 
 def holds_documents(name: str) -> bool:

@@ -8,12 +8,13 @@ Source: the fields of a row are those of FineWeb's files (stages/corpus/document
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from stages.corpus.documents.document_format import NO_NAMES
 from stages.corpus.documents.documents import DOCUMENTS, Document
 from stages.corpus.documents.import_documents import ImportedDocument, read_documents
 from stages.corpus.documents.line_table import LINES
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from stages.record.tables.shards import Meter
 
 
-def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min_chars: int, meter: Meter) -> ExtractedFile:
+def extract_rows(
+    folder: Path, file: ExternalFile, number: int, source: str, min_chars: int, meter: Meter, names: Mapping[str, str] = NO_NAMES
+) -> ExtractedFile:
     """Writes documents.parquet, lines.parquet and decisions.parquet of one file.
 
     Args:
@@ -39,6 +42,7 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
         source: Name of its source.
         min_chars: Shorter texts are dropped (characters).
         meter: Counts the rows.
+        names: Field of a document -> its name in the file, where it is another.
 
     Returns:
         Its record counts and bad rows.
@@ -68,7 +72,7 @@ def extract_rows(folder: Path, file: ExternalFile, number: int, source: str, min
 
     def documents() -> Iterator[Document]:
         seen: set[UUID] = set()
-        for record, document in read_documents(_local(file, folder), _context(folder, drop), None, seen):
+        for record, document in read_documents(_local(file, folder), _context(folder, drop), None, seen, names):
             text = record.value.get("text")
             if isinstance(text, str) and len(text.strip()) < min_chars:
                 one = None if isinstance(document, str) else document

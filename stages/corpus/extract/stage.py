@@ -16,7 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import UUID
@@ -86,7 +86,7 @@ class ExtractConfig(StageConfig):
 
 @dataclass(frozen=True)
 class ExtractTask:
-    """A file of a crawl: WARC, WET, Parquet or JSON Lines.
+    """A file of a crawl: WARC, WET or documents.
 
     Attributes:
         number: Its number in files.json.
@@ -95,6 +95,7 @@ class ExtractTask:
         identity: Its content as files.json states it, such as "sha256:…".
         source: Name of its source.
         config: The settings of the stage.
+        names: Field of a document -> its name in the file, where it is another.
     """
 
     number: int
@@ -103,6 +104,7 @@ class ExtractTask:
     identity: str
     source: str
     config: ExtractConfig
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def file(self) -> ExternalFile:
@@ -129,7 +131,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     tasks = []
     for number, file in enumerate(files):
         uri = str(warc / file["path"]) if "path" in file else file["uri"]
-        tasks.append(ExtractTask(number, uri, file["bytes"], file["identity"], file["source"], config))
+        tasks.append(ExtractTask(number, uri, file["bytes"], file["identity"], file["source"], config, file.get("fields", {})))
     shards = run_shards(extract_file, tasks, ctx, "extract", [file["bytes"] for file in files], apart=True)
     for shard in shards:
         for bad in shard.result["bad"]:
@@ -169,7 +171,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
     """
     if import_documents.holds_documents(task.name):
         with _unchanged(task):
-            return extract_rows(folder, task.file, task.number, task.source, task.config.min_chars, meter)
+            return extract_rows(folder, task.file, task.number, task.source, task.config.min_chars, meter, task.names)
     from stages.corpus.extract.extracted_page import read_page
 
     bad: list[BadRecord] = []

@@ -9,7 +9,7 @@ Source: docs/design/words.md, digest.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NotRequired, TypedDict
 from uuid import UUID
@@ -27,22 +27,27 @@ MAX_RATIO = 100.0  # the default of extract.max_ratio
 
 
 class WarcFile(TypedDict):
-    """An entry of files.json: a given file has a URI, a file of a crawl by the stage has a path in the artifact."""
+    """An entry of files.json: a given file has a URI, a file of a crawl by the stage has a path in the artifact.
+
+    `fields` has the fields of documents that have another name in the file (crawl.fields).
+    """
 
     uri: NotRequired[str]
     path: NotRequired[str]
     bytes: int
     identity: str
     source: str
+    fields: NotRequired[dict[str, str]]
 
 
 class GivenLine(TypedDict):
-    """A line of identity.jsonl for a given file. It holds the base name, because extract records that name too."""
+    """A line of identity.jsonl for a given file. It holds the base name, because extract records that name too, and `fields` of WarcFile."""
 
     source: str
     bytes: int
     identity: str
     name: str
+    fields: NotRequired[dict[str, str]]
 
 
 class RecordLine(TypedDict):
@@ -61,9 +66,10 @@ def file_name(number: int) -> str:
     return f"warc/{number:05d}.warc.gz"
 
 
-def given_line(uri: str, size_bytes: int, identity: str, source: str) -> GivenLine:
-    """Returns the identity line of a given file."""
-    return {"source": source, "bytes": size_bytes, "identity": identity, "name": uri.rstrip("/").rpartition("/")[2]}
+def given_line(uri: str, size_bytes: int, identity: str, source: str, names: Mapping[str, str]) -> GivenLine:
+    """Returns the identity line of a given file. names: field of a document -> its name in the file, where it is another."""
+    line: GivenLine = {"source": source, "bytes": size_bytes, "identity": identity, "name": uri.rstrip("/").rpartition("/")[2]}
+    return {**line, "fields": dict(names)} if names else line
 
 
 def record_line(warc: int, uri: str, status: int, body: bytes, record_id: UUID | None, source: str) -> RecordLine:
@@ -88,6 +94,7 @@ class _ListedFile(BaseModel):
     bytes: int = Field(ge=0)
     identity: str = Field(pattern=r"^(sha256:[0-9a-f]{64}|etag:[^\x00]+:[0-9]+)$")
     source: Name
+    fields: dict[str, str] = Field(default_factory=dict)
 
 
 class _OtherError(Exception):
@@ -98,7 +105,7 @@ def what_instead(name: str, size: int, convert: str, field: str, source: str) ->
     """Returns what to do about a file that is no WARC file. size: its bytes. convert: the program that converts it, or ""."""
     if size and holds_documents(name):
         return f"Name files of documents in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
-    takes = "crawl.sources takes WARC and WET files, Parquet (.parquet) and JSON Lines (.jsonl, .jsonl.gz), both with a field text."
+    takes = "crawl.sources takes WARC and WET files, Parquet, JSON Lines and CSV with a field text, and text (.txt, .md)."
     return f"Remove it from crawl.{field}{f', or convert it ({convert})' if convert else ''}. {takes}"
 
 
@@ -132,7 +139,7 @@ def _lines_of(folder: Path) -> Iterator[tuple[str, GivenLine | RecordLine]]:
 
     for number, file in enumerate(_listed_files(folder)):
         if file.uri is not None:
-            yield f"the given file {file.uri!a}", given_line(file.uri, file.bytes, file.identity, file.source)
+            yield f"the given file {file.uri!a}", given_line(file.uri, file.bytes, file.identity, file.source, file.fields)
             continue
         name = file_name(number)
         if file.path != name:

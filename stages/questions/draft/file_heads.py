@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
+from stages.corpus.documents.format_csv import CsvFormat
+from stages.corpus.documents.format_text import TextFormat
 from stages.corpus.documents.import_documents import PATTERNS
 from stages.examples.benchmarks.tasks import FORMATS
 from stages.examples.benchmarks.unknown_record import settings_for
@@ -24,6 +29,8 @@ from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
 from stages.examples.items.dialogue import TurnFieldsError
 from stages.examples.items.field_mapping import as_yaml
 from stages.questions.draft.judged_records import UnusableFileError, unread_dialogues, unread_items
+from stages.record.contract.declaration import ExternalFile
+from stages.record.contract.errors import LoamError
 from stages.record.contract.strict_json import BadJsonError, other_encoding, parse
 from stages.record.store.names import name_fault, near_name
 from stages.record.store.path_lists import is_path_list
@@ -32,12 +39,16 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from stages.corpus.warc.records import WarcRecord
+    from stages.record.contract.declaration import Context
 
 HEAD_BYTES = 4 << 20  # decompressed bytes that are read of a JSON Lines file
 WARC_BYTES = 16 << 20  # compressed bytes that are read of a WARC file
 JUDGED_LINES = 400  # of a JSON Lines file that are parsed
 SHOWN_FIELDS = 8  # names in a message
 DOCUMENT_NAMES = tuple(pattern.rpartition("/")[2] for pattern in PATTERNS)
+TEXT_FIELDS = ("text", "body", "content", "article", "document", "raw_content", "page_content")
+"""Names of the field that holds the text of a document, the most probable first. Only the first needs no crawl.fields."""
+NOTES = ("readme", "license", "licence", "copying", "changelog", "notice")  # names of text files that are beside data and none of it
 WARC_NAMES = (".warc", ".warc.gz", ".warc.zst", ".wet", ".wet.gz", ".wet.zst")
 
 
@@ -69,6 +80,7 @@ class FileHead:
 
     `uncarried` counts by reason the chats or pairs, of the `judged` first records, that their stage drops (uncarried.py). `sizes` has the bytes
     of the texts of each other one: of a pair, of the prompt and the longer answer. `not_scored` says why models are not scored on benchmark items.
+    `text_field` is the name of the field with the text of a document.
     """
 
     records: int
@@ -80,6 +92,7 @@ class FileHead:
     judged: int = 0
     sizes: Sequence[int] = ()
     not_scored: str = ""
+    text_field: str = "text"
 
 
 def kind_of_record(record: Mapping[str, JsonValue]) -> FileKind | None:
@@ -94,7 +107,12 @@ def kind_of_record(record: Mapping[str, JsonValue]) -> FileKind | None:
         return FileKind.CONVERSATIONS
     if any(known.fits(record) for known in FORMATS):
         return FileKind.BENCHMARKS
-    return FileKind.DOCUMENTS if "text" in record else None
+    return FileKind.DOCUMENTS if text_field(record) else None
+
+
+def text_field(record: Mapping[str, JsonValue]) -> str:
+    """Returns the name of the field that holds the text of a document; empty if there is none."""
+    return next((name for name in TEXT_FIELDS if name in record), "")
 
 
 def form_of(path: str) -> str:
@@ -126,8 +144,17 @@ def form_of(path: str) -> str:
         return "JSON Lines"
     if first.startswith(b"["):
         raise UnusableFileError("is one JSON array, not one object per line: jq -c '.[]' writes it so")
+    plain = os.path.basename(path).removesuffix(".gz")
+    if b"\0" not in head and plain.endswith((".csv", ".tsv")):
+        return "CSV"
+    if b"\0" not in head and plain.endswith((".txt", ".md")):
+        if plain.lower().startswith(NOTES):
+            raise UnusableFileError("is a note beside the data, by its name: rename it if it is a document")
+        return "text"
     if b"\0" not in head and first.isascii():
-        raise UnusableFileError("is plain text: write its documents as JSON Lines, one object with a field text per line")
+        raise UnusableFileError(
+            "is plain text: name it .txt if it is one document, or write JSON Lines, one object with a field text per document"
+        )
     raise UnusableFileError(f"begins with {first[:16]!r}, which is no format that Loam reads")
 
 
@@ -184,7 +211,7 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
             continue
         judged.append((kind_of_record(record), record))
         fields |= set(record) if len(fields) < SHOWN_FIELDS else set()
-        text, lang = record.get("text"), record.get("lang")
+        text, lang = record.get(text_field(record)), record.get("lang")
         if isinstance(text, str) and len(texts) < sample:
             texts.append((text, lang if isinstance(lang, str) else ""))
     kinds = Counter(kind for kind, _ in judged)
@@ -210,7 +237,8 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
     texts = texts if kind == FileKind.DOCUMENTS else []
     first = min(len(lines), JUDGED_LINES)
-    return kind, FileHead(len(lines), texts, sum(map(len, lines)), bad + unread, share, uncarried, first, sizes, not_scored)
+    field = text_field(records[0]) if kind == FileKind.DOCUMENTS else "text"
+    return kind, FileHead(len(lines), texts, sum(map(len, lines)), bad + unread, share, uncarried, first, sizes, not_scored, field)
 
 
 def _by_settings(record: Mapping[str, JsonValue]) -> str:
@@ -247,15 +275,64 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
                     f"holds {kind}, which are read from JSON Lines: write one JSON object per line" if kind
                     else f"has the columns {shown}; documents need a column text"
                 )  # fmt: skip
-            columns = [name for name in ("text", "lang") if name in names]
+            field = text_field(dict.fromkeys(names))
+            columns = [name for name in (field, "lang") if name in names]
             batch = next(file.iter_batches(batch_size=sample, columns=columns), None)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise UnusableFileError(f"cannot be read as Parquet: {(str(error).splitlines() or [''])[0][:200]}") from None
     read = batch.to_pylist() if batch is not None else []
-    texts = [(row["text"], row.get("lang") or "") for row in read if isinstance(row["text"], str)]
+    texts = [(row[field], row.get("lang") or "") for row in read if isinstance(row[field], str)]
     if not texts:
         raise UnusableFileError("has no text in its first rows")
-    return FileKind.DOCUMENTS, FileHead(len(read), texts, 0, 0, min(1.0, len(read) / max(rows, 1)))
+    return FileKind.DOCUMENTS, FileHead(len(read), texts, 0, 0, min(1.0, len(read) / max(rows, 1)), text_field=field)
+
+
+def read_csv(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:
+    """Returns the head of a CSV file.
+
+    Raises:
+        UnusableFileError: It cannot be read, or no column holds texts.
+    """
+    file, bad = ExternalFile(path, os.stat(path).st_size, ""), list[str]()
+    ctx = cast("Context", SimpleNamespace(drop=lambda reason, where, record: bad.append(reason)))
+    with open(path, "rb") as raw:
+        header = _read(_decompressed(raw, path), 1 << 16).partition(b"\n")[0].decode("utf-8", "replace")
+    names = {name.strip('"\ufeff \r') for name in re.split("[,;\t]", header)}
+    field = text_field(dict.fromkeys(names))
+    if not field:
+        shown = ", ".join(sorted(names)[:SHOWN_FIELDS])
+        raise UnusableFileError(
+            f"has the columns {shown}; name the one with the text in a recipe: crawl.fields={{SOURCE: {{text: COLUMN}}}}"
+        )
+    try:
+        rows = list(islice(CsvFormat().records(file, ctx, {"text": field}), JUDGED_LINES))
+    except LoamError as error:
+        raise UnusableFileError(f"cannot be read: {error.what}") from None
+    texts = [(text, "") for row in rows if (text := row.value.get(field))]
+    if not texts:
+        raise UnusableFileError("has no text in its first rows")
+    read = sum(len(str(value).encode()) + 1 for row in rows for value in row.value.values())
+    share = 1.0 if len(rows) + len(bad) < JUDGED_LINES or path.endswith(".gz") else min(1.0, read / file.bytes)
+    return FileKind.DOCUMENTS, FileHead(
+        len(rows), texts[:sample], sum(len(text.encode()) for text, _ in texts), len(bad), share, text_field=field
+    )
+
+
+def read_text(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:
+    """Returns the head of a text file, which is one document.
+
+    Raises:
+        UnusableFileError: It cannot be read.
+    """
+    file, bad = ExternalFile(path, os.stat(path).st_size, ""), list[str]()
+    ctx = cast("Context", SimpleNamespace(drop=lambda reason, where, record: bad.append(reason)))
+    try:
+        texts = [(record.value["text"], "") for record in TextFormat().records(file, ctx)]
+    except LoamError as error:
+        raise UnusableFileError(f"cannot be read: {error.what}") from None
+    if bad or not texts[0][0].strip():
+        raise UnusableFileError(bad[0] if bad else "has no text")
+    return FileKind.DOCUMENTS, FileHead(1, texts, 0, 0, 1.0)
 
 
 def read_warc(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:

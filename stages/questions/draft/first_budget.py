@@ -8,7 +8,7 @@ FLOPs per token, stages/training/model/flops.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stages.training.model import flops
 from stages.training.model.config import ModelConfig
@@ -22,6 +22,9 @@ OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (training/model/peak
 GPU_SHARE = 0.2  # of the peak that small models reach; large ones reach 0.4 (Llama 3, arXiv 2407.21783, table 4)
 BYTES_PER_TOKEN = 4  # of English text; other languages and small vocabularies have fewer
 MIN_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768
+CHAT_BYTES_PER_TOKEN = 3  # of small vocabularies; a guess on the safe side of BYTES_PER_TOKEN
+FITTING = 0.9  # share of the chats and of the pairs that should fit the context
+LONGER = 4  # how many times as long as usual the context may be for them
 FEW_EXAMPLES = 20  # below which a tenth, chosen by hash, may be none
 KEPT = 0.5  # share of the text that filter and dedup keep; a guess
 EPOCHS = 4
@@ -147,6 +150,7 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
         affordable = int(device_flops * SECONDS / flops.flops_per_token(model, shape.seq_len))
         if min(affordable, EPOCHS * available) >= TOKENS_PER_PARAMETER * flops.parameter_count(model):
             chosen = shape
+    chosen = replace(chosen, seq_len=_context(chosen, amounts) if amounts.text_bytes else chosen.seq_len)
     vocab_size = min(vocab_size, chosen.vocab_size)
     model = model_of(chosen, vocab_size)
     affordable = int(device_flops * SECONDS / flops.flops_per_token(model, chosen.seq_len))
@@ -181,6 +185,23 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
         sft=Training(min(max(2 * chat_sequences // together, 1), MAX_STEPS_OF_TUNING), _rounded(sft)),
         dpo=Training(min(max(pairs // together, 1), MAX_STEPS_OF_TUNING // 4), _rounded(dpo)),
     )
+
+
+def usual_seq_len(shape: Shape) -> int:
+    """Returns the sequence length that a shape has where no chats are given."""
+    return next(one.seq_len for one in SHAPES if replace(one, seq_len=shape.seq_len) == shape)
+
+
+def expected_to_fit(sizes: tuple[int, ...], seq_len: int) -> float:
+    """Returns the share of the examples that probably are short enough for a context. sizes: bytes of a sample; empty: all are."""
+    return sum(size <= CHAT_BYTES_PER_TOKEN * seq_len for size in sizes) / len(sizes) if sizes else 1.0
+
+
+def _context(shape: Shape, amounts: Amounts) -> int:
+    """Returns the shortest sequence length that FITTING of the chats and of the pairs fit, at most LONGER times the usual one."""
+    lengths = [shape.seq_len << power for power in range(LONGER.bit_length())]
+    fit = (n for n in lengths if all(expected_to_fit(sizes, n) >= FITTING for sizes in (amounts.chat_sizes, amounts.pair_sizes)))
+    return next(fit, lengths[-1])
 
 
 def fitting(sizes: tuple[int, ...], seq_len: int) -> float:

@@ -11,11 +11,12 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from stages.questions.draft.file_heads import FileKind, PageSettings, form_of, read_json_lines, read_parquet, read_warc
+from stages.questions.draft.file_heads import FileKind, PageSettings, form_of, read_csv, read_json_lines, read_parquet, read_text, read_warc
 from stages.questions.draft.judged_records import UnusableFileError
 from stages.record.contract.errors import RecipeError
+from stages.record.store.names import name_fault, near_name
 from stages.record.store.patterns import files_of
 
 SAMPLE_RECORDS = 400  # documents whose language is detected, over all files
@@ -29,7 +30,7 @@ class InspectedFile:
     Attributes:
         path: Absolute path.
         kind: What its records are; None if the file is left out.
-        form: Format: "WARC", "Parquet" or "JSON Lines"; empty if it was not recognised.
+        form: Format: "WARC", "Parquet", "JSON Lines", "CSV" or "text"; empty if it was not recognised.
         bytes: Size on disk.
         records: Number of records (of a WARC file, of pages); an estimate unless `counted`.
         counted: Whether all records of the file were read.
@@ -40,6 +41,8 @@ class InspectedFile:
         sizes: Bytes of the texts of the chats or pairs that were read; see FileHead.
         not_scored: Why models are not scored on the items of a benchmark.
         problem: Why the file is left out, as the end of a sentence that begins with the file; empty if it is used.
+        text_field: Name of the field with the text of a document.
+        source: The name of the source that the user gave it; empty for none.
     """
 
     path: str
@@ -55,19 +58,23 @@ class InspectedFile:
     sizes: tuple[int, ...] = ()
     not_scored: str = ""
     problem: str = ""
+    text_field: str = "text"
+    source: str = ""
 
 
 def inspect_files(paths: Sequence[str], pages: PageSettings) -> tuple[InspectedFile, ...]:
     """Returns what the files and the files of the folders are, in the order of their paths.
 
     Args:
-        paths: Files, folders and patterns of this machine.
+        paths: Files, folders and patterns of this machine, each as it is or as NAME=PATH with the name of its source.
         pages: Which records of a WARC file are pages.
 
     Raises:
         RecipeError: A path does not exist, or there are more than MAX_FILES files.
     """
-    found = list(dict.fromkeys(os.path.abspath(path) for given in paths for path in _listed(given)))
+    found: dict[str, str] = {}
+    for source, given in map(_named, paths):
+        found |= {path: source or found.get(path, "") for path in map(os.path.abspath, _listed(given))}
     if len(found) > MAX_FILES:
         raise RecipeError(
             f"There are {len(found):,} files; at most {MAX_FILES:,} are looked at.",
@@ -75,7 +82,21 @@ def inspect_files(paths: Sequence[str], pages: PageSettings) -> tuple[InspectedF
             do="Name some files of each kind, and widen the patterns in the recipe that is written.",
         )
     each = max(3, SAMPLE_RECORDS // max(len(found), 1))
-    return tuple(_inspected(path, pages, each) for path in found)
+    return tuple(replace(_inspected(path, pages, each), source=source) for path, source in found.items())
+
+
+def _named(given: str) -> tuple[str, str]:
+    """Returns (name of the source or empty, path) of an argument.
+
+    Raises:
+        RecipeError: The name cannot be that of a source.
+    """
+    name, equals, path = given.partition("=")
+    if not equals or "/" in name or os.path.exists(given):
+        return "", given
+    if fault := name_fault(name) or ("holds a dot, which separates settings" if "." in name else ""):
+        raise RecipeError(f"The name {name!r} of a source {fault}.", where=given, do=f"Name it {near_name(name).replace('.', '-')}.")
+    return name, path
 
 
 def _listed(given: str) -> list[str]:
@@ -99,7 +120,8 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
     form, size = "", os.stat(path).st_size
     try:
         form = form_of(path)
-        kind, head = {"WARC": read_warc, "Parquet": read_parquet, "JSON Lines": read_json_lines}[form](path, pages, sample)
+        read = {"WARC": read_warc, "Parquet": read_parquet, "JSON Lines": read_json_lines, "CSV": read_csv, "text": read_text}[form]
+        kind, head = read(path, pages, sample)
     except UnusableFileError as error:
         return InspectedFile(path, None, form, size, problem=str(error))
     except OSError as error:
@@ -107,7 +129,7 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
     text_bytes = sum(len(text.encode("utf-8", "replace")) for text, _ in head.texts) or head.bytes
     usable = 1 - sum(head.uncarried.values()) / max(head.judged, 1)
     scale = usable / head.share
-    if form == "JSON Lines" and head.texts:  # only some of the texts that were read are in the sample
+    if form in ("JSON Lines", "CSV") and head.texts:  # only some of the texts that were read are in the sample
         scale *= head.records / len(head.texts)
     if head.sizes:  # a chat has less text than JSON
         text_bytes, scale = sum(head.sizes), head.records / head.judged / head.share
@@ -115,6 +137,7 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
         path, kind, form, size, records=round(head.records / head.share * usable), text_bytes=round(text_bytes * scale),
         counted=form == "Parquet" or head.share == 1.0 and (not head.uncarried or head.judged == head.records), languages=_languages(head.texts),
         unreadable=head.unreadable, uncarried=head.uncarried, sizes=tuple(head.sizes), not_scored=head.not_scored,
+        text_field=head.text_field,
     )  # fmt: skip
 
 

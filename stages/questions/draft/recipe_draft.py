@@ -26,7 +26,9 @@ from stages.training.model import flops
 
 LEAST_SHARE = 0.05  # of the sampled text, from which a language is kept
 LEAST_SHOWN = 0.005  # from which a language that is dropped is named
+LEAST_LEFT_OUT = 0.02  # share of the chats from which a note says that they are left out
 BAD_RECORDS = 100
+WEB, TEXTS = "web", "texts"  # names of the sources that the user gave none
 TOO_FEW_TOKENS = 1_000_000  # of text, below which a note says so
 
 
@@ -132,7 +134,6 @@ def _bad_records(files: Sequence[InspectedFile]) -> Iterator[str]:
 
 
 def _sources(draft: _Draft) -> Iterator[str]:
-    crawl, documents = draft.of(FileKind.CRAWL), draft.of(FileKind.DOCUMENTS)
     if not draft.text:
         yield from yaml_comment("There is no text to pretrain on, so tokenizer and base model are imported. Import them first:")
         for command in _commands(draft):
@@ -142,19 +143,35 @@ def _sources(draft: _Draft) -> Iterator[str]:
         yield from yaml_line(f"pretrain: {draft.name}-base", "the base model", 2)
         return
     yield from yaml_line("crawl:", "where the text comes from")
-    if documents:
-        yield from yaml_line("sources:", "files by the name of their source; mix.weights can weigh the sources", 2)
-        for name, files, what in (("web", crawl, "WARC and WET files"), ("texts", documents, "documents")):
-            if files:
-                yield from yaml_line(f"{name}:", f"{what}: {_amount(files, 'pages' if files is crawl else 'documents')}", 4)
-                yield from _named(files, draft, 6)
+    sources = _by_source(draft)
+    if list(sources) == [WEB] and all(file.kind == FileKind.CRAWL for file in sources[WEB]):
+        yield from yaml_line("warcs:", f"WARC and WET files: {_amount(sources[WEB], 'pages')}", 2)
+        yield from _named(sources[WEB], draft)
     else:
-        yield from yaml_line("warcs:", f"WARC and WET files: {_amount(crawl, 'pages')}", 2)
-        yield from _named(crawl, draft)
+        yield from yaml_line("sources:", "files by the name of their source; mix.weights can weigh the sources", 2)
+        for name, files in sources.items():
+            what, unit = ("WARC and WET files", "pages") if files[0].kind == FileKind.CRAWL else ("documents", "documents")
+            yield from yaml_line(f"{name}:", f"{what}: {_amount(files, unit)}", 4)
+            yield from _named(files, draft, 6)
+        if named := {name: files[0].text_field for name, files in sources.items() if files[0].text_field != "text"}:
+            mapped = ", ".join(f"{name}: {{text: {field}}}" for name, field in named.items())
+            yield from yaml_line(f"fields: {{{mapped}}}", "fields that have another name in the files", 2)
     if damaged := list(_bad_records(draft.text)):
         yield ""
         yield from yaml_line("extract:", "from WARC records to text")
         yield from damaged
+
+
+def _by_source(draft: _Draft) -> dict[str, list[InspectedFile]]:
+    """Returns source -> its files. Files of one source have their text in the same field."""
+    found: dict[str, list[InspectedFile]] = {}
+    for file in draft.text:
+        name = file.source or (WEB if file.kind == FileKind.CRAWL else TEXTS)
+        own = found.setdefault(name, [])
+        if own and own[0].text_field != file.text_field:
+            own = found.setdefault(f"{name}-{file.text_field}".replace("_", "-"), [])
+        own.append(file)
+    return found
 
 
 def _commands(draft: _Draft) -> Iterator[str]:
@@ -209,10 +226,23 @@ def _corpus(draft: _Draft) -> Iterator[str]:
     )
     yield ""
     yield from yaml_line("mix:", "packs documents into sequences")
-    yield from yaml_line(
-        f"seq_len: {budget.shape.seq_len}", "tokens per sequence, the context of the model; longer ones cost more per token", 2
-    )
+    yield from yaml_line(f"seq_len: {budget.shape.seq_len}", _context(draft), 2)
     yield from yaml_line("validation_frac: 0.02", "share of the documents held out, for the validation loss and the bits per byte", 2)
+    sizes = {source: sum(file.text_bytes for file in files) for source, files in _by_source(draft).items()}
+    if len(sizes) > 1 and (total := sum(sizes.values())):
+        yield from yaml_comment(
+            "Each source is read as it is. To weigh them, remove the # of these two lines; the shares are those of their sizes.", 2
+        )
+        yield f"  # weights: {{{', '.join(f'{name}: {max(size / total, 0.001):.3f}' for name, size in sizes.items())}}}"
+        yield f"  # total_tokens: {budget.available_tokens}"
+
+
+def _context(draft: _Draft) -> str:
+    """Returns the comment on the length of a sequence."""
+    seq_len, usual = draft.budget.shape.seq_len, first_budget.usual_seq_len(draft.budget.shape)
+    if seq_len == usual:
+        return "tokens per sequence, the context of the model; longer ones cost more per token"
+    return f"tokens per sequence, the context of the model; {usual:,} would be usual, but your chats and pairs are longer"
 
 
 def _shares(draft: _Draft) -> dict[str, float]:
@@ -315,10 +345,21 @@ def _too_few(draft: _Draft) -> Iterator[str]:
         records, share = sum(file.records for file in files), first_budget.fitting(sizes, seq_len)
         if round(records * share) < few:
             yield (
-                f"There are few {kind}: {records:,}, of which about {round(records * share):,} fit the context of {seq_len} tokens. A tenth is held "
+                f"There are few {kind}: {records:,}, of which about {round(records * share):,} fit the context of {seq_len:,} tokens. A tenth is held "
                 "out by a hash of the answers; the run stops before it trains if one part has too few. Give more, or raise "
                 f"{'conversations.validation_frac and ' * (kind == FileKind.PREFERENCES)}{kind}.validation_frac."
             )
+
+
+def _too_long(draft: _Draft) -> dict[FileKind, tuple[int, int]]:
+    """Returns kind -> (about how many do not fit the context, how many there are), where a fiftieth or more does not fit."""
+    found = {}
+    for kind, sizes in ((FileKind.CONVERSATIONS, draft.amounts.chat_sizes), (FileKind.PREFERENCES, draft.amounts.pair_sizes)):
+        records = sum(file.records for file in draft.of(kind))
+        share = 1 - first_budget.expected_to_fit(sizes, draft.budget.shape.seq_len)
+        if draft.text and share >= LEAST_LEFT_OUT:
+            found[kind] = (round(records * share), records)
+    return found
 
 
 def _notes(draft: _Draft) -> Iterator[str]:
@@ -327,6 +368,13 @@ def _notes(draft: _Draft) -> Iterator[str]:
         if dropped:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.most_common())
             yield f"Some {kind} have fields that training does not carry, and are dropped: of the first records of the files, {reasons}."
+    if named := sorted({file.source for file in draft.files if file.source and file.kind and file not in draft.text}):
+        yield f"Only sources of text have names; that of {', '.join(named)} is not used."
+    for kind, (left_out, records) in _too_long(draft).items():
+        yield (
+            f"Of {records:,} {kind}, about {left_out:,} are longer than the context of {draft.budget.shape.seq_len:,} tokens and are left out. "
+            "A longer context (mix.seq_len) takes more time and memory."
+        )
     for file in draft.of(FileKind.BENCHMARKS):
         if file.not_scored:
             yield f"{file.path} is {file.not_scored}."

@@ -44,12 +44,12 @@ def test_a_new_format_is_imported_named_and_in_the_digest_of_the_code(tmp_path: 
     text = registry.read_text().replace(
         "\nfrom stages", "\nfrom stages.corpus.documents.format_text_lines import TextLinesFormat\nfrom stages", 1
     )
-    assert "JsonLinesFormat())\n" in text
-    registry.write_text(text.replace("JsonLinesFormat())\n", "JsonLinesFormat(), TextLinesFormat())\n"))
+    assert ", TextFormat())\n" in text
+    registry.write_text(text.replace(", TextFormat())\n", ", TextFormat(), TextLinesFormat())\n"))
     folder = tmp_path / "corpus"
     folder.mkdir()
-    (folder / "a.txt").write_text("One.\n\nTwo.\n")
-    (folder / "b.txt.gz").write_bytes(gzip.compress(b"Three.\n"))
+    (folder / "a.lines").write_text("One.\n\nTwo.\n")
+    (folder / "b.lines.gz").write_bytes(gzip.compress(b"Three.\n"))
     (folder / "c.jsonl").write_text('{"text": "Four."}\n')
     done = subprocess.run(
         [sys.executable, "-c", USE, str(tmp_path / "home"), str(folder)], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)},
@@ -62,10 +62,10 @@ def test_a_new_format_is_imported_named_and_in_the_digest_of_the_code(tmp_path: 
         return str(uuid5(NAMESPACE_OID, f"{sha256_file(folder / name)}:{number}"))
 
     assert found["documents"] == [
-        ["a", line("a.txt", 1), "One."],
-        ["a", line("a.txt", 3), "Two."],
-        ["b", line("b.txt.gz", 1), "Three."],
+        ["a", line("a.lines", 1), "One."],
+        ["a", line("a.lines", 3), "Two."],
+        ["b", line("b.lines.gz", 1), "Three."],
         ["c", line("c.jsonl", 1), "Four."],
     ]
-    assert found["takes"] == [["**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz", "**/*.txt", "**/*.txt.gz"]] * 2
+    assert found["takes"] == [["**/*.parquet", "**/*.jsonl", "**/*.jsonl.gz", "**/*.lines", "**/*.lines.gz"]] * 2
     assert found["digest"] != code_digest("stages.corpus.decontaminate"), "a new format enters the keys of the stages that import"

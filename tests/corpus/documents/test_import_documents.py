@@ -171,9 +171,9 @@ def test_every_stage_of_documents_takes_them_and_the_next_one_reads_them(tmp_pat
 
 
 def test_a_file_without_a_format_is_refused(tmp_path: Path) -> None:
-    file = ExternalFile(str(tmp_path / "a.csv"), 1, "sha256:0")
+    file = ExternalFile(str(tmp_path / "a.html"), 1, "sha256:0")
     with pytest.raises(
         RecipeError,
-        match="a.csv is not in a known format of documents",
+        match="a.html is not in a known format of documents",
     ):
         import_documents.take_documents((file,), tmp_path / "out", cast(Context, SimpleNamespace(drop=None, progress=None)))

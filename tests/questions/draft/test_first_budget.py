@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from stages.questions.draft.first_budget import SHAPES, Amounts, FirstBudget, LocalMachine, first_budget, gpu_flops, model_of
+from stages.questions.draft.first_budget import SHAPES, Amounts, FirstBudget, LocalMachine, first_budget, gpu_flops, model_of, usual_seq_len
 from stages.training.model import flops
 
 LAPTOP = LocalMachine(2, 24 << 30)
@@ -65,10 +65,24 @@ def test_every_proposal_is_possible(machine: LocalMachine, amounts: Amounts) -> 
 
 
 def test_examples_that_are_too_long_do_not_count() -> None:
-    """The first shape has a context of 256 tokens; with at least two bytes per token, 512 bytes surely fit."""
-    found = first_budget(LAPTOP, Amounts(10**9, 10**6, 1000, (512, 513, 9000, 100), (512, 513, 514, 515)))
+    """The first shape has a context of 256 tokens; with at least two bytes per token, 512 bytes surely fit. With three, all but one fit."""
+    sizes = ((512, 512, 9000) + (513,) * 6 + (100, 100, 100), (512, 513, 514, 515))
+    found = first_budget(LAPTOP, Amounts(10**9, 10**6, 1000, *sizes))
     assert found.shape.seq_len == 256 and found.dpo.steps == 250 // found.tuning_batch_size
-    assert found.sft.steps == 2 * (500_000 // (4 * 256)) // found.tuning_batch_size
+    assert found.sft.steps == 2 * (416_666 // (4 * 256)) // found.tuning_batch_size
+
+
+@pytest.mark.parametrize(
+    ("chats", "pairs", "seq_len"),
+    [((), (), 256), ((768,) * 9 + (769,), (768,), 256), ((768,) * 8 + (769,) * 2, (), 512), ((100,), (1537,), 1024), ((9000,), (), 1024)],
+)
+def test_the_context_is_the_shortest_that_nine_of_ten_chats_and_pairs_fit(
+    chats: tuple[int, ...], pairs: tuple[int, ...], seq_len: int
+) -> None:
+    """Three bytes per token; at most four times the usual length."""
+    found = first_budget(LAPTOP, Amounts(10**9, 10**6, 1000, chats, pairs))
+    assert found.shape.seq_len == found.model.max_position_embeddings == seq_len and usual_seq_len(found.shape) == 256
+    assert first_budget(LAPTOP, Amounts(0, 10**6, 1000, (9000,), ())).shape.seq_len == 256, "an imported model has its own"
 
 
 @pytest.mark.parametrize(("chats", "size"), [(57, 60), (12, 90), (3, 40), (200, 30)])

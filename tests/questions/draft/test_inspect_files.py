@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.pipeline import pipeline, stage_of
@@ -112,7 +114,17 @@ def test_a_parquet_file_of_documents(tmp_path: Path) -> None:
 LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
     "empty": ("a.jsonl", b"", "is empty"),
     "array": ("a.json", b'[{"text": "a"}]', "is one JSON array, not one object per line: jq -c '.[]' writes it so"),
-    "text": ("a.txt", b"First line\n", "is plain text: write its documents as JSON Lines, one object with a field text per line"),
+    "text": (
+        "a.log",
+        b"First line\n",
+        "is plain text: name it .txt if it is one document, or write JSON Lines, one object with a field text per",
+    ),
+    "note": ("README.md", b"# A corpus\n", "is a note beside the data, by its name"),
+    "empty text": ("a.txt", b" \n", "has no text"),
+    "text in another encoding": ("a.txt", b"M\xfcll\n", "cannot be read: The line is not UTF-8."),
+    "csv without a text": ("a.csv", b"id;notiz\n1;x\n", "has the columns id, notiz; name the one with the text in a recipe: crawl.fields="),
+    "csv without rows": ("a.csv", b"id,text\n", "has no text in its first rows"),
+    "csv with two texts": ("a.csv", b"text,text\n1,2\n", "cannot be read: a.csv has two columns 'text'."),
     "binary": ("a.bin", b"\x01\x00\x02", "begins with b'\\x01\\x00\\x02', which is no format that Loam reads"),
     "utf-16": ("a.jsonl", '{"text": "a"}'.encode("utf-16"), "is UTF-16, not UTF-8: iconv -f UTF-16 -t UTF-8"),
     "not gzip": ("a.jsonl.gz", b'{"text": "a"}\n', "cannot be decompressed: "),
@@ -263,3 +275,27 @@ def test_what_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(inspecting, "MAX_FILES", 1)
     with pytest.raises(RecipeError, match="There are 2 files; at most 1 are looked at."):
         inspect_files([str(tmp_path)], PAGES)
+
+
+def test_text_and_csv_are_documents_and_the_field_of_the_text_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("# Rivers\n\nThe river is high in spring, and the bridge is closed.\n")
+    (tmp_path / "b.csv").write_text("id,body\n" + "".join(f'{n},"The river is high, and so is the {n}th bridge."\n' for n in range(1000)))
+    (tmp_path / "c.jsonl").write_text('{"content": "The river is high in spring."}\n')
+    pq.write_table(pa.table({"article": ["The river is high in spring."] * 3}), tmp_path / "d.parquet")
+    found = {file.path.rpartition("/")[2]: file for file in inspect_files([f"notes={tmp_path}"], PAGES)}
+    assert {name: (file.kind, file.form, file.text_field, file.source) for name, file in found.items()} == {
+        "a.md": (FileKind.DOCUMENTS, "text", "text", "notes"), "b.csv": (FileKind.DOCUMENTS, "CSV", "body", "notes"),
+        "c.jsonl": (FileKind.DOCUMENTS, "JSON Lines", "content", "notes"), "d.parquet": (FileKind.DOCUMENTS, "Parquet", "article", "notes"),
+    }  # fmt: skip
+    assert found["a.md"].counted and found["a.md"].records == 1 and 800 < found["b.csv"].records < 1200
+    assert all(file.text_bytes and file.languages for file in found.values())
+
+
+def test_a_file_with_an_equals_sign_is_a_file_and_a_bad_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a=b.md").write_text("The river is high.\n")
+    (found,) = inspect_files([str(tmp_path / "a=b.md")], PAGES)
+    assert found.source == "" and found.kind == FileKind.DOCUMENTS
+    with pytest.raises(RecipeError, match="The name 'my notes' of a source"):
+        inspect_files([f"my notes={tmp_path}"], PAGES)
+    with pytest.raises(RecipeError, match="The name 'a.b' of a source holds a dot"):
+        inspect_files([f"a.b={tmp_path}"], PAGES)

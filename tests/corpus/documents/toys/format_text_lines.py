@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from stages.corpus.documents.document_format import DocumentFormat
+from stages.corpus.documents.document_format import NO_NAMES, DocumentFormat
 from stages.record.contract.declaration import Context, ExternalFile
 from stages.record.tables.jsonl import JsonRecord, read_lines
 
@@ -12,9 +12,9 @@ from stages.record.tables.jsonl import JsonRecord, read_lines
 class TextLinesFormat(DocumentFormat):
     """One document per line. Blank lines are skipped."""
 
-    patterns = ("**/*.txt", "**/*.txt.gz")
+    patterns = ("**/*.lines", "**/*.lines.gz")
 
-    def records(self, file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+    def records(self, file: ExternalFile, ctx: Context, names: Mapping[str, str] = NO_NAMES) -> Iterator[JsonRecord]:
         """Yields the lines of a file; see DocumentFormat.records."""
         for number, line in enumerate(read_lines(file), start=1):
             if line.strip():
