@@ -1,13 +1,15 @@
 """The commands of `loam doctor`, which check this machine.
 
-Cost: `gpu` trains small models for three to six minutes.
+Cost: `machine` about a second; `gpu` trains small models for three to six minutes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,29 @@ from stages.record.contract.errors import RecipeError, StageError
 
 if TYPE_CHECKING:
     from stages.training.run.gpu_check import GpuCheck
+
+
+def machine(*, common: Common = COMMON) -> int:
+    """Look at this machine for what makes Loam slow or makes it fail, and say what to do.
+
+    Returns:
+        The exit code: 1 if there is a fault.
+    """
+    from stages.questions.machine_check import check_machine
+
+    found = check_machine(common.folder(), os.environ)
+    faults = sum(one.verdict == "fault" for one in found)
+    warnings = sum(one.verdict == "warning" for one in found)
+
+    def show() -> None:
+        for one in found:
+            say(f"{one.verdict if one.verdict != 'fault' else 'FAULT':8} {one.what}: {one.found}")
+            if one.do:
+                say(f"{'':9}{one.do}")
+        say(f"\n{faults} faults, {warnings} warnings" if faults or warnings else "\nNothing is wrong with this machine.")
+
+    answer(common, [asdict(one) for one in found], show)
+    return int(bool(faults))
 
 
 def gpu(
@@ -72,4 +97,7 @@ def check_line(check: GpuCheck) -> str:
     return f"{'ok' if check.passed else 'FAILED':6}  {check.name}: {size}{check.error or check.note} [{check.seconds:.0f} s]"
 
 
-COMMANDS = (Command(gpu, ("loam doctor gpu", "loam doctor gpu --out h100.json")),)
+COMMANDS = (
+    Command(machine, ("loam doctor", "loam doctor machine --json")),
+    Command(gpu, ("loam doctor gpu", "loam doctor gpu --out h100.json")),
+)

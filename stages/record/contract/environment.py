@@ -7,13 +7,17 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import sys
+import sysconfig
 from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
 
+PROJECT_CONSTRAINTS = Path(__file__).resolve().parents[3] / "constraints.txt"
+"""The pins of the packages. An installed release has no such file."""
 NAME_OR_VERSION = re.compile(r"^(Name|Version): *(.*?) *$", re.MULTILINE)
 
 
@@ -89,15 +93,22 @@ def all_packages() -> dict[str, str]:
     return {name: found[name] for name in sorted(found)}
 
 
+def missing_for_compiling() -> str:
+    """Returns what this machine lacks of what torch's compiler needs; empty if it has it."""
+    compiler = os.environ.get("CXX", "g++")  # as torch's compiler chooses it
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    return f"the C++ compiler {compiler}" if not shutil.which(compiler) else "" if header.is_file() else f"Python's header {header}"
+
+
 def install_command(what: str) -> str:
     """Returns the shell command that installs packages beside this program, in the versions of constraints.txt.
 
     Args:
         what: An extra of pyproject.toml ("[s3]"), or the name of a distribution.
     """
-    root = Path(__file__).resolve().parents[3]
+    root = PROJECT_CONSTRAINTS.parent
     wanted = f"-e {shlex.quote(f'{root}{what}')}" if what.startswith("[") else shlex.quote(what)
-    return f"{shlex.quote(sys.executable)} -m pip install -c {shlex.quote(str(root / 'constraints.txt'))} {wanted}"
+    return f"{shlex.quote(sys.executable)} -m pip install -c {shlex.quote(str(PROJECT_CONSTRAINTS))} {wanted}"
 
 
 def utc_now() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.record.contract.declaration import Artifact, Context
+from stages.record.contract.environment import missing_for_compiling
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.recipe_errors import following
 from stages.training.run.blamed_parts import Blame, BlamedPart, BlameRequest
@@ -164,17 +165,10 @@ def _compiles(ctx: Context) -> bool:
     Raises:
         StageError: The recipe says to compile, and something that torch's compiler needs is missing.
     """
-    import os
-    import shutil
-    import sysconfig
-
     wanted = ctx.runtime.compile
     if wanted is False or (wanted is None and not ctx.runtime.gpus):
         return False
-    compiler = os.environ.get("CXX", "g++")  # as torch's compiler chooses it
-    header = Path(sysconfig.get_path("include")) / "Python.h"
-    missing = f"the C++ compiler {compiler}" if not shutil.which(compiler) else "" if header.is_file() else f"Python's header {header}"
-    if not missing:
+    if not (missing := missing_for_compiling()):
         return True
     if wanted:
         raise StageError(
