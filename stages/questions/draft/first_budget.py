@@ -9,6 +9,7 @@ FLOPs per token, stages/training/model/flops.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from stages.training.model import flops
 from stages.training.model.config import ModelConfig
@@ -36,6 +37,7 @@ IMPORTED_RATES = (2e-5, 5e-7)
 """Learning rates of sft and dpo on an imported model: Llama 2 (arXiv 2307.09288, section 3.1) and Zephyr (arXiv 2310.16944)."""
 GPU_MEMORY_BYTES = 16 << 30  # assumed, since the memory of a GPU is not known without its driver
 MAX_RANKS = 16
+STAGES: tuple[Literal[1, 3], ...] = (1, 3)
 WORKER_BYTES = 2 << 30  # of memory for each process for data work
 VOCABULARIES = ((100_000, 512), (1_000_000, 1024), (5_000_000, 2048), (30_000_000, 4096), (300_000_000, 8192), (3_000_000_000, 16_384))
 """(bytes of text, vocabulary size): a smaller text does not have enough frequent pairs for a larger vocabulary."""
@@ -106,6 +108,7 @@ class FirstBudget:
     Attributes:
         workers: Processes for data work.
         ranks: Training processes.
+        zero_stage: How the ranks divide the training.
         micro_batch_size: Sequences per rank and forward pass.
         global_batch_size: Sequences per optimizer step of pretraining.
         tuning_batch_size: Sequences per optimizer step of sft and dpo.
@@ -121,6 +124,7 @@ class FirstBudget:
 
     workers: int
     ranks: int
+    zero_stage: Literal[1, 3]
     micro_batch_size: int
     global_batch_size: int
     tuning_batch_size: int
@@ -164,7 +168,7 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
         (amounts.pairs, pairs // 2),
     )
     fewest = min((max(1, sequences) for amount, sequences in given if amount), default=1)
-    ranks, micro = _ranks(machine, model, chosen.seq_len, fewest)
+    ranks, micro, zero_stage = _ranks(machine, model, chosen.seq_len, fewest)
     together = ranks * micro
     wanted = min(max(tokens // (STEPS * chosen.seq_len), LEAST_BATCH), max(1, available // (4 * chosen.seq_len)))
     batch = together * max(1, wanted // together)
@@ -173,6 +177,7 @@ def first_budget(machine: LocalMachine, amounts: Amounts) -> FirstBudget:
     return FirstBudget(
         workers=max(1, min(machine.cores, machine.memory_bytes // WORKER_BYTES)),
         ranks=ranks,
+        zero_stage=zero_stage,
         micro_batch_size=micro,
         global_batch_size=batch,
         tuning_batch_size=together,
@@ -222,18 +227,23 @@ def model_of(shape: Shape, vocab_size: int) -> ModelConfig:
     )  # fmt: skip
 
 
-def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int) -> tuple[int, int]:
-    """Returns (ranks, micro-batch size): as many as the machine has, as the memory holds, and at most `fewest` sequences together."""
+def _ranks(machine: LocalMachine, model: ModelConfig, seq_len: int, fewest: int) -> tuple[int, int, Literal[1, 3]]:
+    """Returns (ranks, micro-batch size, stage of ZeRO): as many as the machine has, as the memory holds, and at most `fewest` sequences together.
+
+    Under stage 1 the ranks exchange less; one GPU computed a third faster than under stage 3 (docs/results.md). Stage 3 is for what does not fit.
+    """
     ranks = min(len(machine.gpus) or min(machine.cores, MAX_RANKS), fewest)
     memory = GPU_MEMORY_BYTES if machine.gpus else machine.memory_bytes // (2 * ranks)
     precision, device = ("bf16", "cuda") if machine.gpus else ("fp32", "cpu")
-    micro = 8 if machine.gpus else 4
-    while micro > 1 and (
-        ranks * micro > fewest
-        or rank_memory_bytes(model, TrainingLoad(ranks, 3, micro, seq_len, precision, "none", flops.StateTensors(2, 2), device)) > memory
-    ):
-        micro //= 2
-    return ranks, micro
+    most = next(micro for micro in (8 if machine.gpus else 4, 4, 2, 1) if ranks * micro <= max(fewest, ranks))
+
+    def fits(micro: int, stage: Literal[1, 3]) -> bool:
+        load = TrainingLoad(ranks, stage, micro, seq_len, precision, "none", flops.StateTensors(2, 2), device)
+        return rank_memory_bytes(model, load) <= memory
+
+    choices: list[tuple[int, Literal[1, 3]]] = [(micro, stage) for stage in STAGES for micro in (8, 4, 2, 1) if micro <= most]
+    micro, zero_stage = next(((micro, stage) for micro, stage in choices if fits(micro, stage)), (1, 3))
+    return ranks, micro, zero_stage
 
 
 def _floor(tokens: int) -> int:

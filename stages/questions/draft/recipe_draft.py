@@ -108,6 +108,8 @@ def _runtime(draft: _Draft) -> Iterator[str]:
         yield from yaml_line(
             f"cpu_ranks: {budget.ranks}", "training processes of one thread each: one per core, as far as the data fills a batch", 2
         )
+    if budget.zero_stage == 1:
+        yield from yaml_line("zero_stage: 1", "each process holds this model whole; 3 divides a larger one among them", 2)
     yield from yaml_line(
         f"micro_batch_size: {budget.micro_batch_size}", "sequences per process and forward pass, so that they fit the memory", 2
     )

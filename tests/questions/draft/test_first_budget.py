@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from stages.questions.draft import first_budget as first_budget_module
 from stages.questions.draft.first_budget import SHAPES, Amounts, FirstBudget, LocalMachine, first_budget, gpu_flops, model_of, usual_seq_len
 from stages.training.model import flops
 
@@ -95,3 +96,15 @@ def test_few_short_chats_fill_a_batch(chats: int, size: int) -> None:
 def test_an_imported_model_is_tuned_at_the_rates_of_its_papers() -> None:
     found = first_budget(LAPTOP, Amounts(0, 10**6, 1000))
     assert (found.sft.learning_rate, found.dpo.learning_rate) == (2e-5, 5e-7)
+
+
+def test_ranks_hold_a_small_model_whole_unless_the_memory_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under stage 1 of ZeRO the ranks exchange less."""
+    assert first_budget(LAPTOP, Amounts(10**9)).zero_stage == first_budget(NODE, Amounts(10**12)).zero_stage == 1
+    monkeypatch.setattr(
+        first_budget_module, "rank_memory_bytes", lambda model, load: 10**15 if load.zero_stage == 1 or load.micro_batch_size > 2 else 1
+    )
+    tight = first_budget(LAPTOP, Amounts(10**9))
+    assert (tight.zero_stage, tight.micro_batch_size) == (3, 2)
+    monkeypatch.setattr(first_budget_module, "rank_memory_bytes", lambda model, load: 10**15)
+    assert first_budget(LAPTOP, Amounts(10**9)).micro_batch_size == 1, "the run itself refuses what does not fit"
