@@ -46,7 +46,10 @@ class Cluster:
     @property
     def environment(self) -> dict[str, str]:
         """What servers and clients need."""
-        return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0"}
+        return {
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": "300",  # 60 were not enough on two busy cores
+        }  # fmt: skip
 
     @property
     def before(self) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import RayRequest, Runtime
 from stages.record.contract.source_code import PROJECT
 from stages.record.engines.ray_tasks import DENIED, OTHER_VERSION, UNANSWERED, UNFIT, Element, Request
-from stages.record.engines.submissions import Engine, environment, last_line, run_submissions
+from stages.record.engines.submissions import ClusterEngine, environment, last_line, run_submissions
 from stages.record.engines.worker import worker_words, write_jobs
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def run_on_ray(jobs: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
         return log_of
 
     do = "If memory ran out, raise runtime.ray.memory_mb; then run the same command again."
-    run_submissions(jobs, root, label, Engine(submit, logs, attempts, do))
+    run_submissions(jobs, root, label, ClusterEngine(submit, logs, attempts, do))
 
 
 def _request(runtime: Runtime, elements: list[Element]) -> Request:

@@ -17,7 +17,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -44,6 +44,13 @@ class Element(TypedDict):
 
     words: list[str]
     log: str
+
+
+class RayNode(TypedDict):
+    """What is read of a node in the answer of `ray.nodes`; Resources are name -> amount."""
+
+    Alive: bool
+    Resources: dict[str, float]
 
 
 class Request(TypedDict):
@@ -85,7 +92,7 @@ def main() -> int:
     die_with_parent(asked["driver"])
     with ExitStack() as stack:
         if not asked["address"]:
-            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_raylet_start_wait_time_s": "300"}
         import ray
 
         try:
@@ -100,8 +107,8 @@ def main() -> int:
         return _run(ray, asked)
 
 
-def _options(asked: Request, stack: ExitStack) -> dict[str, Any]:
-    common = {"log_to_driver": False, "logging_level": "warning"}
+def _options(asked: Request, stack: ExitStack) -> dict[str, str | int | bool]:
+    common: dict[str, str | int | bool] = {"log_to_driver": False, "logging_level": "warning"}
     if asked["address"]:
         return common | {"address": asked["address"]}
     # Below /tmp, as Ray's own default: the path of a socket has at most 107 bytes.
@@ -143,7 +150,7 @@ def _end(ray: ModuleType, reference: Any, log: Path) -> None:
             output.write(f"Ray: {text}\n")
 
 
-def _lacks(nodes: Sequence[Mapping[str, Any]], asked: Request) -> str:
+def _lacks(nodes: Sequence[RayNode], asked: Request) -> str:
     """Returns why no living node can run an element; empty if one can."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     if any(have.get("CPU", 0) >= asked["cores"] and have.get("memory", 0) >= asked["memory_bytes"] for have in alive):

@@ -30,7 +30,7 @@ from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import SlurmRequest
 from stages.record.contract.source_code import PROJECT
 from stages.record.engines.local import ARRAY
-from stages.record.engines.submissions import Engine, environment, last_line, read_json, run_submissions
+from stages.record.engines.submissions import ClusterEngine, environment, last_line, read_json, run_submissions
 from stages.record.engines.worker import worker_words, write_jobs
 from stages.record.store.files import write_durably
 
@@ -122,7 +122,7 @@ def run_on_slurm(jobs: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, l
         return lambda shard: _logs(root) / f"{_log_name(array.name)}-{array.order.index(shard) % array.elements}.log"
 
     do = "If memory or time ran out, raise runtime.slurm.memory_mb or runtime.slurm.time_min; then run the same command again."
-    run_submissions(jobs, root, label, Engine(submit, _logs(root), "s", do))
+    run_submissions(jobs, root, label, ClusterEngine(submit, _logs(root), "s", do))
 
 
 def cancel_before(root: Path) -> None:

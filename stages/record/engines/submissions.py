@@ -37,7 +37,7 @@ UNSENT = ("OPENLINEAGE_API_KEY", "WANDB_API_KEY", "PREFECT_API_KEY", "PREFECT_AP
 
 
 @dataclass(frozen=True)
-class Engine:
+class ClusterEngine:
     """What an engine adds.
 
     Attributes:
@@ -53,7 +53,7 @@ class Engine:
     do: str
 
 
-def run_submissions(jobs: Sequence[ShardJob[Any, Any]], root: Path, label: str, engine: Engine) -> None:
+def run_submissions(jobs: Sequence[ShardJob[Any, Any]], root: Path, label: str, engine: ClusterEngine) -> None:
     """Makes the shards that are missing.
 
     Args:
@@ -113,7 +113,7 @@ def _clear(root: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _raise_recorded(root: Path, missing: Sequence[ShardJob[Any, Any]], engine: Engine) -> None:
+def _raise_recorded(root: Path, missing: Sequence[ShardJob[Any, Any]], engine: ClusterEngine) -> None:
     """Raises the first error from which another attempt would not be saved: a LoamError of a shard, or an error of the disk.
 
     Raises:
