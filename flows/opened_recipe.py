@@ -125,6 +125,10 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
         from stages.record.engines.slurm import refuse_unfit_slurm
 
         refuse_unfit_slurm(checked.runtime.slurm)
+    if checked.runtime.engine == "ray":
+        from stages.record.engines.ray import refuse_unfit_ray
+
+        refuse_unfit_ray(checked.runtime)
     refuse_contradictions(checked)
     kinds = {node.name: stage_of(node).output for node in pipeline()}
     options = "".join(f" {name} {shlex.quote(value)}" for name, value in (*(("--set", one) for one in settings), ("--home", home)) if value)

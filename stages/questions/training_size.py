@@ -55,6 +55,10 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         from stages.record.engines.slurm import request_text
 
         rows.append(("shards on Slurm", request_text(recipe.runtime.slurm)))
+    if recipe.runtime.engine == "ray":
+        from stages.record.engines.ray import request_text as ray_text
+
+        rows.append(("shards on Ray", ray_text(recipe.runtime.ray, recipe.runtime.workers)))
     rows += _measured(built)
     rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
     return rows

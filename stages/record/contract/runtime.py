@@ -32,16 +32,32 @@ class SlurmRequest(StageConfig):
     """Most elements that run at the same time; null leaves it to Slurm."""
 
 
+class RayRequest(StageConfig):
+    """What is asked of Ray for every task that makes shards."""
+
+    address: str = Field("", pattern=r"^([\w.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5})?$")
+    """Address of the cluster as host:port; this machine must be one of its nodes. Empty starts a Ray on this machine for each set of shards, with
+    runtime.workers tasks at once."""
+    cores: int = Field(1, ge=1, le=4096)
+    """Cores of a task. A shard uses one."""
+    memory_mb: int | None = Field(None, ge=64, le=10**8)
+    """Memory of a task in MB, by which Ray chooses its node; null counts none. Ray ends a task where the memory of a node is used up."""
+    elements: int = Field(1000, ge=1, le=100_000)
+    """Most tasks at once; each makes its part of the shards one after another."""
+
+
 class Runtime(StageConfig):
     """How the recipe is executed on this machine. Never part of a key; never changes the bytes of a data stage."""
 
-    engine: Literal["local", "slurm"] = "local"
-    """Where the shards of data stages run: on processes of this machine, or as arrays of jobs of a Slurm cluster whose nodes share the home. The
-    files are the same."""
+    engine: Literal["local", "slurm", "ray"] = "local"
+    """Where the shards of data stages run: on processes of this machine, as arrays of jobs of a Slurm cluster, or as tasks of Ray. The nodes of a
+    cluster share the home. The files are the same."""
     slurm: SlurmRequest = Field(SlurmRequest())
     """What engine slurm asks for."""
+    ray: RayRequest = Field(RayRequest())
+    """What engine ray asks for. It needs the extra `ray`."""
     workers: int = Field(2, ge=1, le=4096)
-    """Number of processes for sharded data work, with engine local."""
+    """Number of processes for sharded data work on this machine: of engine local, and of engine ray without an address."""
     tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
     """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
     byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""

@@ -1,8 +1,7 @@
 """Runs the shards of a stage as arrays of jobs of a Slurm cluster. The home must be on a file system that its nodes share.
 
 A submission is an array of elements, each a process that makes its part of the shards (worker.py). What is missing when an array has ended is
-submitted again, because Slurm does not requeue an element that was killed: until nothing is missing, or SUBMISSIONS arrays in a row have made
-no shard. Then the shard that is missing is named.
+submitted again (submissions.py), because Slurm does not requeue an element that was killed.
 Guarantee: the files are those of the local engine. An array has a name of its own, which is on disk before it is submitted. So a driver that
 dies at any moment and starts again finds the array, and one that is stopped (Ctrl-C, SIGTERM) or ends cancels it.
 Cost: one listing of the folder and one `squeue` per look, every POLL_S seconds at first and every SLOWEST_S later.
@@ -12,9 +11,7 @@ submit again what was killed.
 
 from __future__ import annotations
 
-import errno
 import getpass
-import hashlib
 import json
 import os
 import re
@@ -23,41 +20,35 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import JsonValue
-
-from stages.record.contract import errors
-from stages.record.contract.errors import LoamError, RecipeError, StageError
+from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import SlurmRequest
 from stages.record.contract.source_code import PROJECT
-from stages.record.contract.strict_json import read_object
-from stages.record.engines.local import ARRAY, NOW, record_in
-from stages.record.engines.worker import FAILED, bundle
-from stages.record.store.files import fsync, write_durably
+from stages.record.engines.local import ARRAY
+from stages.record.engines.submissions import ClusterEngine, environment, last_line, read_json, run_submissions
+from stages.record.engines.worker import worker_words, write_jobs
+from stages.record.store.files import write_durably
 
 if TYPE_CHECKING:
     from stages.record.contract.declaration import Context
     from stages.record.tables.shards import ShardJob
 
 POLL_S, SLOWEST_S = 2.0, 30.0
-SUBMISSIONS = 3
 UNKNOWN_S = 600.0
 """How long Slurm's controller may not answer before the stage ends; a restart of it takes seconds."""
 ENDED_S = 30.0
-LEFT = (f"*{FAILED}", f"*{NOW}", "*.meter.json", "*.partial")
-"""What attempts leave that died or came second."""
 TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
 NEVER = re.compile(r"held|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|PartitionNodeLimit", re.IGNORECASE)
 """Reasons for which an element waits until somebody changes it."""
 PASSING = re.compile(r"unable to contact|timed? ?out|no answer|temporarily|try again|connection refused", re.IGNORECASE)
-UNSENT = ("OPENLINEAGE_API_KEY", "WANDB_API_KEY", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "SLURM_RESTART_COUNT")
-"""Variables of the driver that no shard needs. The others reach the workers: a crawl at s3:// is read with the credentials in them."""
-OWN_SWITCHES = re.compile(r"^(SQUEUE|SCANCEL|SINFO)_|^SBATCH_(CLUSTERS|WAIT|ARRAY_INX|EXPORT|OUTPUT|OPEN_MODE|NO_REQUEUE|JOB_NAME)$")
+OWN_SWITCHES = re.compile(
+    r"^(SQUEUE|SCANCEL|SINFO)_|^SLURM_RESTART_COUNT$|^SBATCH_(CLUSTERS|WAIT|ARRAY_INX|EXPORT|OUTPUT|OPEN_MODE|NO_REQUEUE|JOB_NAME)$"
+)
 """Variables that change what the commands of Slurm do. Those of partition and account, for example, are the user's choice and stay."""
 
 
@@ -90,7 +81,7 @@ def refuse_unfit_slurm(request: SlurmRequest) -> None:
         )
     asked = _call(["sinfo", "--all", "--noheader", "--format=%R"])
     if asked.returncode:
-        raise RecipeError(f"Slurm does not answer: {_last(asked.stderr)}", where="runtime.engine", do="Ask `sinfo`; then run it again.")
+        raise RecipeError(f"Slurm does not answer: {last_line(asked.stderr)}", where="runtime.engine", do="Ask `sinfo`; then run it again.")
     partitions = sorted(set(asked.stdout.split()))
     if unknown := [name for name in request.partition.split(",") if name and name not in partitions]:
         do = f"The partitions are: {', '.join(partitions)}."
@@ -123,19 +114,15 @@ def run_on_slurm(jobs: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, l
         with ExitStack() as stack:
             stack.callback(_cancel, name, root)
             _await(Submission(name), jobs, ctx)
-    array = Submission("")
-    fruitless, missing = 0, _missing(jobs)
-    while missing and fruitless < SUBMISSIONS:
-        _clear(root)
+
+    def submit(missing: Sequence[ShardJob[Any, Any]]) -> Callable[[str], Path]:
         with ExitStack() as stack:
             array = _submit(missing, root, ctx, label, stack)
             _await(array, missing, ctx)
-        left = _missing(missing)
-        _raise_recorded(root, left)
-        fruitless = fruitless + 1 if len(left) == len(missing) else 0
-        missing = left
-    _raise_missing(missing, array, root, label)
-    _clear(root)
+        return lambda shard: _logs(root) / f"{_log_name(array.name)}-{array.order.index(shard) % array.elements}.log"
+
+    do = "If memory or time ran out, raise runtime.slurm.memory_mb or runtime.slurm.time_min; then run the same command again."
+    run_submissions(jobs, root, label, ClusterEngine(submit, _logs(root), "s", do))
 
 
 def cancel_before(root: Path) -> None:
@@ -144,7 +131,7 @@ def cancel_before(root: Path) -> None:
     Raises:
         StageError: This machine cannot ask Slurm.
     """
-    name = str(_read_json(root / ARRAY).get("name", ""))
+    name = str(read_json(root / ARRAY).get("name", ""))
     if not shutil.which("scancel"):
         do = f"Run `scancel --user={getpass.getuser()} --name={name}` on a login node, then delete {root / ARRAY}."
         raise StageError("An array of Slurm may still make these shards, and this machine has no scancel.", where=name, do=do)
@@ -157,16 +144,13 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
     Raises:
         StageError: Slurm refuses it.
     """
-    data = bundle(missing)
-    digest = hashlib.sha256(data).hexdigest()
-    file, elements = root / f"jobs-{digest[:16]}.pickle", min(len(missing), ctx.runtime.slurm.elements)
-    file.write_bytes(data)
-    fsync(file)
+    elements = min(len(missing), ctx.runtime.slurm.elements)
+    file, digest = write_jobs(missing, root)
     stack.callback(file.unlink, missing_ok=True)
     logs = _logs(root)
     logs.mkdir(exist_ok=True)
     name = re.sub(r"[^\w:@.-]", "_", f"loam:{ctx.node}:{label}:{digest[:8]}{time.time_ns():x}")
-    worker = [sys.executable, "-m", "stages.record.engines.worker", str(file), "--of", str(elements), "--digest", digest]
+    worker = [sys.executable, *worker_words(file, digest, elements)]
     script = (
         f"#!/bin/sh\ncd {shlex.quote(str(PROJECT))} || exit 1\n"
         f"exec {shlex.join(worker)} --element $SLURM_ARRAY_TASK_ID --attempt s${{SLURM_ARRAY_JOB_ID}}-${{SLURM_ARRAY_TASK_ID}}-${{SLURM_RESTART_COUNT:-0}}\n"
@@ -178,7 +162,7 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
     while (done := _call(command, script)).returncode and not isinstance(_active(name), frozenset):
         if not PASSING.search(done.stderr) or time.monotonic() - begin > UNKNOWN_S:
             do = "Correct runtime.slurm; `loam settings runtime` lists it."
-            raise StageError(f"Slurm refuses the array of {label}: {_last(done.stderr)}", where="runtime.slurm", do=do)
+            raise StageError(f"Slurm refuses the array of {label}: {last_line(done.stderr)}", where="runtime.slurm", do=do)
         time.sleep(POLL_S)
     ctx.log(f"array {name} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements; their output is in {logs}")
     return Submission(name, tuple(job.folder.name for job in missing), elements)
@@ -203,7 +187,7 @@ def _log_name(name: str) -> str:
 
 def _submitted_before(root: Path) -> str:
     """Returns the name of the array that an earlier driver submitted for this folder; empty if Slurm has it no more."""
-    name = str(_read_json(root / ARRAY).get("name", ""))
+    name = str(read_json(root / ARRAY).get("name", ""))
     return name if name and _active(name) is not False else ""
 
 
@@ -254,86 +238,8 @@ def _cancel(name: str, root: Path) -> None:
     (root / ARRAY).unlink(missing_ok=True)
 
 
-def _missing(jobs: Sequence[ShardJob[Any, Any]]) -> list[ShardJob[Any, Any]]:
-    return [job for job in jobs if not job.folder.exists()]
-
-
-def _clear(root: Path) -> None:
-    """Deletes what attempts have left; none of them works any more, or it is of no use."""
-    for path in (path for pattern in LEFT for path in root.glob(pattern)):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def _raise_recorded(root: Path, missing: Sequence[ShardJob[Any, Any]]) -> None:
-    """Raises the first error from which another attempt would not be saved: a LoamError of a shard, or an error of the disk.
-
-    Raises:
-        StageError: A worker refused the jobs.
-        OSError: The disk is full, or cannot be written.
-    """
-    if not missing:
-        return
-    files: dict[str, list[Path]] = {}
-    for path in sorted(root.glob(f"*{FAILED}")):
-        files.setdefault(path.name.partition(".")[0], []).append(path)
-    for path in files.get("refused", ()):
-        do = "Install the same release and packages on all nodes, or share the environment, then run it again."
-        raise StageError(f"A node of the cluster refused the shards: {_read_json(path).get('why', '')}.", where=str(_logs(root)), do=do)
-    for path in (path for job in missing for path in files.get(job.folder.name, ())):
-        failure = _read_json(path)
-        if isinstance(said := failure.get("said"), list) and said:
-            kind, what, where, do = map(str, said)
-            error: LoamError = getattr(errors, kind, StageError)(what, where=where, do=do)
-            raise error
-        number = int(str(failure.get("number", 0)))
-        if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise OSError(number, os.strerror(number), str(failure.get("file", "")) or None)
-
-
-def _raise_missing(missing: Sequence[ShardJob[Any, Any]], array: Submission, root: Path, label: str) -> None:
-    """Checks that nothing is missing after the last submission.
-
-    Raises:
-        StageError: It names the shard, the record if its worker recorded one, and the last line of its log.
-    """
-    if not missing:
-        return
-    name = missing[0].folder.name
-    log = _logs(root) / f"{_log_name(array.name)}-{array.order.index(name) % array.elements}.log"
-    failed = max(root.glob(f"{name}.*{FAILED}"), key=lambda path: path.stat().st_mtime, default=None)
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    said = _read_json(failed).get("text", "") if failed else f"its worker ended, and its log ends with: {_last(text)}"
-    records = max(root.glob(f"{name}.*{NOW}"), key=lambda path: path.stat().st_mtime, default=None)
-    record = record_in(records)[1] if records else ""
-    raise StageError(
-        f"{len(missing):,} shards of {label} are missing after {SUBMISSIONS} submissions that made none of them. "
-        f"Shard {name} failed{f' at {record}' if record else ''}: {said}",
-        where=f"{log}; the finished shards are kept",
-        do="If memory or time ran out, raise runtime.slurm.memory_mb or runtime.slurm.time_min; then run the same command again.",
-    )
-
-
 def _logs(root: Path) -> Path:
     return root / "slurm-logs"
-
-
-def _read_json(path: Path) -> dict[str, JsonValue]:
-    """Returns the object in a file; an empty one where it cannot be read: a node may have died while it wrote it."""
-    try:
-        return read_object(path)
-    except (OSError, ValueError):
-        return {}
-
-
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]
-
-
-def _environment() -> Mapping[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in UNSENT and not OWN_SWITCHES.match(name)}
 
 
 def _call(words: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
@@ -348,7 +254,7 @@ def _call(words: list[str], given: str = "") -> subprocess.CompletedProcess[str]
             errors="replace",
             timeout=60,
             check=False,
-            env=_environment(),
+            env=environment(OWN_SWITCHES),
         )
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(words, 1, "", "no answer within 60 seconds")

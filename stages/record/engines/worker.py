@@ -26,11 +26,13 @@ from uuid import uuid4
 from stages.record.contract.errors import LoamError
 from stages.record.contract.secrets import redact
 from stages.record.contract.source_code import code_digest
-from stages.record.store.files import write_durably
+from stages.record.processes import die_with_parent
+from stages.record.store.files import fsync, write_durably
 
 if TYPE_CHECKING:
     from stages.record.tables.shards import ShardJob
 
+WORKER = "stages.record.engines.worker"
 REFUSED = 2  # exit code: what this worker would compute may not be what the driver expects
 FAILED = ".error.json"
 MEASURE_S = 15.0
@@ -72,6 +74,21 @@ def bundle(jobs: Sequence[ShardJob[Any, Any]]) -> bytes:
     return json.dumps(header).encode() + b"\n" + pickle.dumps(list(jobs))
 
 
+def write_jobs(jobs: Sequence[ShardJob[Any, Any]], root: Path) -> tuple[Path, str]:
+    """Returns (path, digest) of the file JOBS, after writing it into the folder of the shards."""
+    data = bundle(jobs)
+    digest = hashlib.sha256(data).hexdigest()
+    file = root / f"jobs-{digest[:16]}.pickle"
+    file.write_bytes(data)
+    fsync(file)
+    return file, digest
+
+
+def worker_words(file: Path, digest: str, elements: int) -> list[str]:
+    """Returns the words of a worker's command after that of Python, without --element and --attempt."""
+    return ["-m", WORKER, str(file), "--of", str(elements), "--digest", digest]
+
+
 def unfit(header: BundleHeader) -> str:
     """Returns why this process may not make the shards; empty if it may."""
     if (own := code_digest(header["module"])) != header["code"]:
@@ -87,7 +104,10 @@ def main(words: list[str]) -> int:
     parser.add_argument("jobs", type=Path)
     for name, kind in (("--element", int), ("--of", int), ("--digest", str), ("--attempt", str)):
         parser.add_argument(name, type=kind, required=True)
+    parser.add_argument("--parent", type=int, default=0, help="the process with which the kernel ends this one; 0: none")
     given = parser.parse_args(words)
+    if given.parent:
+        die_with_parent(given.parent)
     attempt = f"{given.attempt}-{uuid4().hex[:8]}"  # a controller that lost its state gives one number twice
     data = given.jobs.read_bytes()
     if hashlib.sha256(data).hexdigest() != given.digest:

@@ -137,11 +137,11 @@ def run_shards(
     root.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
     if missing:
-        if ctx.runtime.engine == "local":
-            if (root / ARRAY).is_file():
-                from stages.record.engines.slurm import cancel_before
+        if ctx.runtime.engine != "slurm" and (root / ARRAY).is_file():
+            from stages.record.engines.slurm import cancel_before
 
-                cancel_before(root)
+            cancel_before(root)
+        if ctx.runtime.engine == "local":
             for left in root.glob("*.partial"):
                 shutil.rmtree(left)  # of a killed run: no worker of it is alive
         jobs = [ShardJob(work, _folder(root, i), tasks[i]) for i in missing]
@@ -287,6 +287,10 @@ def _execute(jobs: Sequence[ShardJob[Task, Result]], ctx: Context, label: str, p
             from stages.record.engines.slurm import run_on_slurm
 
             run_on_slurm(jobs, progress.root, ctx, label)
+        elif ctx.runtime.engine == "ray":
+            from stages.record.engines.ray import run_on_ray
+
+            run_on_ray(jobs, progress.root, ctx, label)
         elif workers == 1 and not apart:
             for job in jobs:
                 job.attempt()

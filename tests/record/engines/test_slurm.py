@@ -21,6 +21,7 @@ from flows.cli import main as loam
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import Runtime, SlurmRequest
 from stages.record.engines import slurm, worker
+from stages.record.engines.submissions import environment
 from stages.record.tables import shards
 from stages.record.tables.shards import Meter, ShardJob, run_shards
 from tests.conftest import PROJECT, run_stage
@@ -338,7 +339,7 @@ def test_switches_of_slurm_and_keys_that_no_shard_needs_do_not_reach_its_command
     }
     for name, value in (kept | dropped).items():
         monkeypatch.setenv(name, value)
-    found = slurm._environment()
+    found = environment(slurm.OWN_SWITCHES)
     assert {name: found[name] for name in kept} == kept and not dropped.keys() & found.keys()
 
 

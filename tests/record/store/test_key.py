@@ -74,7 +74,7 @@ def test_no_runtime_field_changes_the_key(tmp_path: Path, field: str) -> None:
         int: lambda: default + 1,
         type(None): lambda: True,
         tuple: lambda: ("tensorboard",),
-        dict: lambda: {"partition": "x"},
+        dict: lambda: {"slurm": {"partition": "x"}, "ray": {"elements": 7}}[field],
     }
     other = 1 if field == "zero_stage" else others[type(default)]()
     assert job(tmp_path, runtime={field: other}).key == job(tmp_path).key

@@ -1,0 +1,197 @@
+"""Runs the shards of a stage as tasks of Ray: of a cluster whose nodes share the home, or of a Ray that is started on this machine for it.
+
+A submission is at most `runtime.ray.elements` tasks, each of which makes its part of the shards (worker.py). A process apart speaks to Ray
+(ray_tasks.py) until all have ended; what is missing then is submitted again (submissions.py).
+Guarantee: the files are those of the local engine. Nothing works on after a driver that was stopped or killed; of its shards those that are there stay.
+Cost: a process per submission that imports Ray and connects, or starts a Ray on this machine. Nothing is polled.
+Source: https://docs.ray.io/en/latest/ray-core/tasks.html. Why datatrove's RayPipelineExecutor does not carry it: docs/design/running.md.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.runtime import RayRequest, Runtime
+from stages.record.contract.source_code import PROJECT
+from stages.record.engines.ray_tasks import DENIED, OTHER_VERSION, UNANSWERED, UNFIT, Element, Request
+from stages.record.engines.submissions import ClusterEngine, environment, last_line, run_submissions
+from stages.record.engines.worker import worker_words, write_jobs
+
+if TYPE_CHECKING:
+    from stages.record.contract.declaration import Context
+    from stages.record.tables.shards import ShardJob
+
+TASKS = "stages.record.engines.ray_tasks"
+OWN_SWITCHES = re.compile(r"^RAY_")
+"""Variables of Ray itself, with the token of the cluster. They do not reach the workers."""
+ANSWER_S = 90.0
+"""How long a check before any work may take. Ray asks a server that is none of its own for about a minute."""
+UNKNOWN_S = 600.0
+"""How long the cluster may not answer before the stage ends; a restart of its head takes seconds."""
+PAUSE_S = 10.0
+ENDED_S = 30.0
+ADVICE = {
+    OTHER_VERSION: "Run Loam with the Python and the Ray of the cluster, or start the cluster from this environment.",
+    UNFIT: "Set runtime.ray.cores and runtime.ray.memory_mb to what a node has.",
+    DENIED: "Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN, as the nodes of the cluster have them.",
+    UNANSWERED: "Run it on a node of the cluster; ask `ray status` there, and see that the address and RAY_AUTH_MODE are those of the cluster.",
+}
+
+
+def refuse_unfit_ray(runtime: Runtime) -> None:
+    """Checks, before any work, that this machine has Ray, and that the cluster answers and can run what the recipe asks for.
+
+    Raises:
+        RecipeError: Ray is not installed; nobody answers at the address; the cluster is of another version, or no node is large enough.
+    """
+    address = runtime.ray.address
+    if importlib.util.find_spec("ray") is None:
+        do = "Install it in the pinned version: pip install -c constraints.txt -e '.[ray]'. Or set runtime.engine=local."
+        raise RecipeError("runtime.engine is ray, but Ray is not installed here.", where="runtime.engine", do=do)
+    if not address:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        do = "Name the address that `ray start --head` printed, with its port; or leave it empty for a Ray on this machine."
+        raise RecipeError(f"Nobody answers at {address}: {error}.", where="runtime.ray.address", do=do) from None
+    code, text = _check(runtime)
+    if code:
+        do = ADVICE.get(code, ADVICE[UNANSWERED])
+        raise RecipeError(f"Ray at {address} cannot run shards: {last_line(text)}", where="runtime.ray", do=do)
+
+
+def request_text(asked: RayRequest, workers: int) -> str:
+    """Returns what is asked of Ray, for a plan. workers: runtime.workers."""
+    where = f"Ray at {asked.address}" if asked.address else f"a Ray on this machine, {workers:,} tasks at once"
+    memory = f"{asked.memory_mb:,} MB" if asked.memory_mb else "memory without a limit"
+    return f"at most {asked.elements:,} tasks of {where}; each: {asked.cores} cores, {memory}"
+
+
+def run_on_ray(jobs: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, label: str) -> None:
+    """Makes the shards that are missing.
+
+    Args:
+        jobs: The shards.
+        root: The folder of their folders, on a file system that the nodes share.
+        ctx: The stage's context: its runtime has what is asked for.
+        label: What is being made, for messages.
+
+    A shard that fails, or that no submission makes, ends in a StageError, an error of the disk in an OSError.
+    """
+    logs, attempts = root / "ray-logs", f"r{time.time_ns():x}"
+    logs.mkdir(exist_ok=True)
+
+    def submit(missing: Sequence[ShardJob[Any, Any]]) -> Callable[[str], Path]:
+        file, digest = write_jobs(missing, root)
+        count, name = min(len(missing), ctx.runtime.ray.elements), f"{digest[:8]}{time.time_ns():x}"
+        words = worker_words(file, digest, count)
+        elements: list[Element] = [
+            {"words": [*words, "--element", str(number), "--attempt", f"{attempts}-{number}"], "log": str(logs / f"{name}-{number}.log")}
+            for number in range(count)
+        ]
+        ctx.log(f"{len(missing):,} shards of {label} as {count:,} tasks of Ray; their output is in {logs}")
+        try:
+            _submit(_request(ctx.runtime, elements), logs / f"{name}.log", ctx)
+        finally:
+            file.unlink(missing_ok=True)
+        order = [job.folder.name for job in missing]
+
+        def log_of(shard: str) -> Path:
+            own = logs / f"{name}-{order.index(shard) % count}.log"
+            return own if own.is_file() and own.stat().st_size else logs / f"{name}.log"
+
+        return log_of
+
+    do = "If memory ran out, raise runtime.ray.memory_mb; then run the same command again."
+    run_submissions(jobs, root, label, ClusterEngine(submit, logs, attempts, do))
+
+
+def _request(runtime: Runtime, elements: list[Element]) -> Request:
+    asked = runtime.ray
+    return {
+        "driver": os.getpid(), "address": asked.address, "at_once": runtime.workers, "cores": asked.cores,
+        "memory_bytes": (asked.memory_mb or 0) * 10**6, "folder": str(PROJECT),
+        "environment": environment(OWN_SWITCHES), "elements": elements,
+    }  # fmt: skip
+
+
+def _submit(request: Request, log: Path, ctx: Context) -> None:
+    """Runs the tasks until all have ended. A cluster that does not answer is asked again.
+
+    Raises:
+        StageError: It does not answer for UNKNOWN_S seconds, it is of another version, or no node is large enough.
+    """
+    heard = time.monotonic()
+    while code := _speak_to_ray(request, log):
+        said = last_line(log.read_text(encoding="utf-8", errors="replace"))
+        if code not in ADVICE:
+            return  # Ray's library ended the process, or it was killed: what is missing is submitted again
+        if code != UNANSWERED or not request["address"]:
+            raise StageError(
+                f"Ray cannot run shards: {said}",
+                where=str(log),
+                do=ADVICE[code] if request["address"] else "Correct runtime.ray and runtime.workers, or set runtime.engine=local.",
+            )
+        if time.monotonic() - heard > UNKNOWN_S:
+            do = "When it answers again, run the same command: it goes on with the shards that are missing."
+            raise StageError(f"Ray at {request['address']} has not answered for {UNKNOWN_S:.0f} seconds: {said}", where=str(log), do=do)
+        ctx.log(f"Ray at {request['address']} does not answer; it is asked again")
+        time.sleep(PAUSE_S)
+
+
+def _speak_to_ray(request: Request, log: Path) -> int:
+    """Returns the exit code of the process that runs the tasks. It ends with this function, however that ends."""
+    with log.open("ab") as output:
+        process = _started(output)
+        try:
+            process.communicate(json.dumps(request).encode())
+        finally:
+            _end(process)
+    return process.returncode
+
+
+def _check(runtime: Runtime) -> tuple[int, str]:
+    """Returns (exit code, output) of a process that runs no task."""
+    process = _started(subprocess.PIPE)
+    try:
+        said, _ = process.communicate(json.dumps(_request(runtime, [])).encode(), timeout=ANSWER_S)
+        return process.returncode, said.decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        return UNANSWERED, f"no answer within {ANSWER_S:.0f} seconds"
+    finally:
+        _end(process)
+
+
+def _started(output: IO[bytes] | int) -> subprocess.Popen[bytes]:
+    """Returns the process, in a session of its own: Ctrl-C reaches the driver alone, which then ends it."""
+    variables = environment(re.compile("(?!)")) | {"RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.Popen(
+        [sys.executable, "-m", TASKS], cwd=PROJECT, env=variables, stdin=subprocess.PIPE, stdout=output,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, and with it its tasks. Time to end the Ray that it started is given to it."""
+    for number, seconds in ((signal.SIGTERM, ENDED_S), (signal.SIGKILL, ENDED_S)):
+        if process.poll() is None:
+            process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+    if process.stdin:
+        process.stdin.close()
