@@ -133,7 +133,8 @@ def run_shards(
     """
     root = ctx.scratch / label
     root.mkdir(parents=True, exist_ok=True)
-    missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
+    folders, there = [root / shard_name(i, len(tasks)) for i in range(len(tasks))], set(os.listdir(root))
+    missing = [i for i, folder in enumerate(folders) if folder.name not in there]
     if missing:
         if ctx.runtime.engine == "local":
             if (root / ARRAY).is_file():
@@ -142,14 +143,13 @@ def run_shards(
                 cancel_before(root)
             for left in root.glob("*.partial"):
                 shutil.rmtree(left)  # of a killed run: no worker of it is alive
-        jobs = [ShardJob(work, _folder(root, i), tasks[i]) for i in missing]
+        jobs = [ShardJob(work, folders[i], tasks[i]) for i in missing]
         _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
-    folders = [_folder(root, i) for i in range(len(tasks))]
     return [Shard(i, folder, json.loads((folder / "result.json").read_text(encoding="utf-8"))) for i, folder in enumerate(folders)]
 
 
 def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]:
-    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<index>.<suffix>.
+    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<name of the shard>.<suffix>.
 
     The files are hard links, not moved, so a stage that is killed here starts again from complete shards.
 
@@ -160,14 +160,19 @@ def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]
     (out / stem).mkdir(parents=True, exist_ok=True)
     paths = []
     for shard in shards:
-        target = out / stem / f"{shard.index:05d}.{suffix}"
+        target = out / stem / f"{shard.path.name}.{suffix}"
         os.link(shard.path / name, target)
         paths.append(target)
     return paths
 
 
-def _folder(root: Path, index: int) -> Path:
-    return root / f"{index:05d}"
+def shard_name(number: int, count: int) -> str:
+    """Returns the name of a shard, of its folder and, without suffix, of its files. The names of all `count` shards sort as their numbers do.
+
+    >>> shard_name(7, 100_000), shard_name(7, 100_001)
+    ('00007', '000007')
+    """
+    return f"{number:0{max(5, len(str(count - 1)))}d}"
 
 
 @dataclass(frozen=True)

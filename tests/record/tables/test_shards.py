@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from stages.record.tables import shards
-from stages.record.tables.shards import MEASURE, Meter, ShardJob, _Progress
+from stages.record.tables.shards import MEASURE, Meter, Shard, ShardJob, _Progress, collect, shard_name
 from tests.conftest import PROJECT
 
 WITHIN_S = 10
@@ -152,3 +152,16 @@ def test_an_error_of_the_disk_while_a_shard_is_named_is_not_taken_for_another_at
     monkeypatch.setattr(shards.os, "rename", refuses)
     with pytest.raises(OSError, match="No space left"):
         ShardJob(_written, tmp_path / "00000", 7).attempt()
+
+
+def test_names_of_more_than_100_000_shards_sort_as_their_numbers_and_fewer_keep_five_digits(tmp_path: Path) -> None:
+    """Catches: shard 100000 between 10000 and 10001, so that a stage which sorts the files of its input reads another order than was written."""
+    assert [shard_name(number, 100_000) for number in (0, 7, 99_999)] == ["00000", "00007", "99999"]
+    assert shard_name(0, 0) == "00000"
+    names = [shard_name(number, 100_010) for number in range(100_010)]
+    assert sorted(names) == names and len({*names}) == 100_010 and names[7] == "000007"
+    for number in (7, 100_000):
+        (tmp_path / names[number]).mkdir()
+        (tmp_path / names[number] / "word.txt").write_text(str(number))
+    made = collect([Shard(number, tmp_path / names[number], None) for number in (7, 100_000)], "word.txt", tmp_path / "out")
+    assert [path.name for path in made] == ["000007.txt", "100000.txt"] and sorted(path.read_text() for path in made) == ["100000", "7"]
