@@ -49,6 +49,8 @@ SUBMISSIONS = 3
 UNKNOWN_S = 600.0
 """How long Slurm's controller may not answer before the stage ends; a restart of it takes seconds."""
 ENDED_S = 30.0
+ELEMENT_S = 600.0
+"""Least work of an element, where earlier builds tell what shards take: a queue takes seconds to start one, and the imports of a stage too."""
 LEFT = (f"*{FAILED}", f"*{NOW}", "*.meter.json", "*.partial")
 """What attempts leave that died or came second."""
 TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
@@ -159,7 +161,8 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
     """
     data = bundle(missing)
     digest = hashlib.sha256(data).hexdigest()
-    file, elements = root / f"jobs-{digest[:16]}.pickle", min(len(missing), ctx.runtime.slurm.elements)
+    elements, why = _elements(missing, ctx, label)
+    file = root / f"jobs-{digest[:16]}.pickle"
     file.write_bytes(data)
     fsync(file)
     stack.callback(file.unlink, missing_ok=True)
@@ -180,8 +183,19 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
             do = "Correct runtime.slurm; `loam settings runtime` lists it."
             raise StageError(f"Slurm refuses the array of {label}: {_last(done.stderr)}", where="runtime.slurm", do=do)
         time.sleep(POLL_S)
-    ctx.log(f"array {name} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements; their output is in {logs}")
+    ctx.log(f"array {name} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements{why}; their output is in {logs}")
     return Submission(name, tuple(job.folder.name for job in missing), elements)
+
+
+def _elements(missing: Sequence[ShardJob[Any, Any]], ctx: Context, label: str) -> tuple[int, str]:
+    """Returns how many elements make the shards, and for the log, why so few. As far as it is known, each has ELEMENT_S of work or more."""
+    most = min(len(missing), ctx.runtime.slurm.elements)
+    if not (known := ctx.shards.earlier(label)):
+        return most, ""
+    took, alias = known
+    work_s = took["seconds"] / took["size"] * sum(job.size for job in missing)
+    elements = max(1, min(most, int(work_s / ELEMENT_S)))
+    return elements, f" of about {work_s / elements / 60:,.1f} minutes, by the times of {alias}"
 
 
 def _options(asked: SlurmRequest, elements: int, logs: Path, name: str) -> list[str]:
@@ -255,7 +269,8 @@ def _cancel(name: str, root: Path) -> None:
 
 
 def _missing(jobs: Sequence[ShardJob[Any, Any]]) -> list[ShardJob[Any, Any]]:
-    return [job for job in jobs if not job.folder.exists()]
+    there = set(os.listdir(jobs[0].folder.parent)) if jobs else ()
+    return [job for job in jobs if job.folder.name not in there]
 
 
 def _clear(root: Path) -> None:
