@@ -80,11 +80,12 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
     """
     time.sleep(CLOCK_WAIT_S)
     memory: external.Remembered = {}
+    folder = artifact.path.absolute()
     for entry in manifest.files_of(artifact):
-        path = (artifact.path / entry["path"]).absolute()
+        path = f"{folder}/{entry['path']}"
         now, then = external.mark_of(path), hashed[entry["path"]]
         if (now[0], now[1], now[3]) == (then[0], then[1], then[3]) and external.at_rest(now):
-            memory[os.fspath(path)] = (now, entry["sha256"])
+            memory[path] = (now, entry["sha256"])
     external.write_memory(_memory_file(home, artifact), memory)
 
 

@@ -194,24 +194,33 @@ def list_files(folder: Path, marks: dict[str, list[int]] | None = None, hashed: 
     Returns:
         One entry per file.
     """
-    mode = usual_mode(folder)
+    mode, known_files = usual_mode(folder), hashed or {}
     entries: list[FileEntry] = []
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & 0o777 != mode:
-                os.fchmod(file.fileno(), mode)  # some libraries write mode 0600, so other users could not read a model
-            before = mark_of(path)
-            known = hashed.get(before[3]) if hashed else None
-            if known and (known.size_bytes, known.mtime_ns) == (before[0], before[1]):
-                digest = known.sha256
-            else:
+    for name in _names_of_files(folder):
+        path = f"{folder}/{name}"
+        if os.stat(path).st_mode & 0o777 != mode:
+            os.chmod(path, mode)  # some libraries write mode 0600, so other users could not read a model
+        before = mark_of(path)
+        known = known_files.get(before[3])
+        if known and (known.size_bytes, known.mtime_ns) == (before[0], before[1]):
+            digest = known.sha256
+        else:
+            with open(path, "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
                 os.fsync(file.fileno())
-        name = path.relative_to(folder).as_posix()
         if marks is not None:
             marks[name] = before
         entries.append({"path": name, "bytes": before[0], "sha256": digest})
     return entries
+
+
+def _names_of_files(folder: Path) -> list[str]:
+    """Returns the paths of the files below a folder, without manifests, in the order of `Path`."""
+    root, found = os.fspath(folder), list[str]()
+    for below, _, files in os.walk(root):
+        inside = below[len(root) + 1 :]
+        found += [f"{inside}/{name}" if inside else name for name in files if name != NAME and os.path.isfile(f"{below}/{name}")]
+    return sorted(found, key=lambda name: name.split("/"))
 
 
 def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> str:
@@ -283,8 +292,8 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-    for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
-        fsync(folder)
+    for folder, _, _ in os.walk(out, topdown=False):
+        fsync(Path(folder))
     aside = out.with_name(f"{out.name}.damaged")
     if instead_of:
         final = instead_of.path
