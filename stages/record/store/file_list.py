@@ -14,11 +14,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from stages.record.store.manifest_schema import LIST, MAX_BYTES, FileEntry, FileListEntry, is_path, named_twice
+from stages.record.store.manifest_schema import LIST, MAX_BYTES, PLAIN_PATH, FileEntry, FileListEntry, is_path, named_twice
 
 INLINE_FILES = 1000
 """Most files that a manifest holds itself: 150 kB, which are read in 15 ms."""
 _LINE = re.compile(r"([0-9a-f]{64}) (0|[1-9][0-9]{0,18}) (.+)")
+_USUAL_LINE = re.compile(rf"([0-9a-f]{{64}}) (0|[1-9][0-9]{{0,17}}) ([\w-]+/{PLAIN_PATH.pattern})", re.ASCII)
+"""A line that needs no other check if it has at most 300 characters: a path of plain characters below a folder. Nearly all lines are such."""
 
 
 def encoded(files: Sequence[FileEntry]) -> bytes:
@@ -63,10 +65,11 @@ def decoded(data: bytes) -> list[FileEntry]:
         raise ValueError("its last line has no end")
     files: list[FileEntry] = []
     for number, line in enumerate(lines, 1):
-        if not (found := _LINE.fullmatch(line)) or (size := int(found[2])) >= 2**63:
+        usual = _USUAL_LINE.fullmatch(line) if len(line) <= 300 else None
+        if not (found := usual or _LINE.fullmatch(line)) or (size := int(found[2])) >= 2**63:
             raise ValueError(f"line {number} is not a sha256, a size and a path")
         path = found[3]
-        if not is_path(path):
+        if not (usual or is_path(path)):
             raise ValueError(f"the path in line {number} is not a plain path inside the artifact: {ascii(path)[:80]}")
         files.append({"path": path, "bytes": size, "sha256": found[1]})
     if (twice := named_twice([file["path"] for file in files])) is not None:
