@@ -17,6 +17,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from stages.record.contract.declaration import Artifact, HashedFile
 from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
@@ -251,9 +252,9 @@ def _parts(manifest: Manifest) -> tuple[str, bytes | None]:
     """
     files = manifest["files"]
     data = file_list.encoded(files) if len(files) > file_list.INLINE_FILES else None
-    written: dict[str, object] = {**manifest}
+    written = manifest
     if data is not None:
-        written = {("file_list" if name == "files" else name): value for name, value in manifest.items()}
+        written = cast(Manifest, {("file_list" if name == "files" else name): value for name, value in manifest.items()})
         written["file_list"] = file_list.entry_of(files, data)
     text = json.dumps(written, indent=1, ensure_ascii=False)
     try:
