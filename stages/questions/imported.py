@@ -207,4 +207,4 @@ def _given_sha256(tokenizer: Artifact | None) -> set[str]:
     if tokenizer is None:
         return set()
     given = {file["identity"].removeprefix("sha256:") for file in tokenizer.manifest["external"].get("imported", [])}
-    return given | {file["sha256"] for file in tokenizer.manifest["files"]}
+    return given | {file["sha256"] for file in manifest.files_of(tokenizer)}

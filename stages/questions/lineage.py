@@ -134,9 +134,9 @@ def show(home: Path, name: str) -> dict[str, Any]:
         return shown | {"names": names_of(home, run), "nodes": node_rows(home, run)}
     artifact = read(home, name)
     named = manifest.artifact_id(artifact)
-    shown = {k: v for k, v in artifact.manifest.items() if k not in ("files", "key_parts", "version_notes", "alias")}
+    shown = {k: v for k, v in artifact.manifest.items() if k not in ("files", "file_list", "key_parts", "version_notes", "alias")}
     first = {"artifact": named, "alias": artifact.manifest["alias"], "names": names_of(home, named), "path": str(artifact.path)}
-    return first | shown | {"files": len(artifact.manifest["files"])}
+    return first | shown | {"files": manifest.file_count(artifact.manifest)}
 
 
 def names_of(home: Path, target: str) -> list[str]:
@@ -277,7 +277,7 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
             stated = recorded.findings(artifact, known, later.get(one, ()))
             differ = integrity.check_anew(home, artifact)
             wrong += [*stated, *differ, *receipt_faults(artifact, not (stated or differ))]
-            checked += len(artifact.manifest["files"])
+            checked += manifest.file_count(artifact.manifest)
         except FileNotFoundError:
             wrong.append(f"{home / 'artifacts' / one}: missing")
         except (VerificationError, KeyError, TypeError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.record.contract.declaration import Artifact
+from stages.record.store import manifest
 from stages.record.store.external import sha256_file
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def receipt_faults(artifact: Artifact, intact: bool) -> list[str]:
 
     if not has_windows(artifact):
         return []
-    known = {entry["path"]: entry["sha256"] for entry in artifact.manifest["files"]} if intact else {}
+    known = {entry["path"]: entry["sha256"] for entry in manifest.files_of(artifact)} if intact else {}
 
     def sha256(path: Path) -> str:
         return known.get(path.relative_to(artifact.path).as_posix()) or sha256_file(path)

@@ -13,7 +13,7 @@ from stages.record.contract.declaration import Artifact
 from stages.record.tables.parquet import read_rows
 from stages.tokens.encode import stage as encode
 from stages.tokens.mix import stage as mix
-from stages.tokens.sequences.validation import open_tokens, read_training_segments, read_validation
+from stages.tokens.sequences.validation import open_tokens, read_tokens_json, read_training_segments, read_validation
 from stages.tokens.tokenizer.bpe import write_config
 from stages.training.data.reader import SequenceReader
 from stages.training.run.mixture_sequences import part_files
@@ -48,7 +48,7 @@ def test_every_id_comes_back(tmp_path: Path, vocab_size: int, dtype: str, hidden
     bos, eos, first = SPECIAL_TOKENS.index(BOS), SPECIAL_TOKENS.index(EOS), len(SPECIAL_TOKENS)
     expected = [[bos, vocab_size - 1, first + n, vocab_size - 1 - n, eos] for n in range(30)]
     assert found == sum(expected, []) and described["shards"] == [{"tokens": 150}]
-    assert open_tokens(tokens.path, 0, dtype).tolist() == found
+    assert open_tokens(tokens.path, 0, read_tokens_json(tokens.path)).tolist() == found
 
     mixture = run_stage(mix.STAGE, {"seq_len": 8, "validation_frac": 0.2}, {"tokens": tokens}, tmp_path / "home")
     reader = SequenceReader(part_files(tokens.path, mixture.path, "train", 8))

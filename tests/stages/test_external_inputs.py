@@ -122,7 +122,7 @@ class Workshop:
             manifest = run_node(home, job, "test-run", lambda event: None).artifact.manifest
         except (StageError, RecipeError) as error:
             return Ran(key, "", "", str(error))
-        assert contradictions(manifest) == []  # another home would import the artifact
+        assert contradictions(manifest, manifest["files"]) == []  # another home would import the artifact
         return Ran(key, manifest["digest"], json.dumps([manifest["summary"], manifest["record_counts"], manifest["rows"]], sort_keys=True))
 
 

@@ -15,7 +15,7 @@ from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.run.import_artifact import import_artifact
 from stages.tokens.encode import stage as encode
-from stages.tokens.sequences.validation import open_tokens
+from stages.tokens.sequences.validation import open_tokens, read_tokens_json
 from stages.tokens.tokenizer.bpe import load_chat, load_chat_format, load_plain
 from stages.tokens.train_tokenizer.stage import STAGE
 from tests.conftest import run_stage
@@ -159,7 +159,7 @@ def test_a_tokenizer_with_other_names_is_imported_and_encodes(tmp_path: Path, li
     tokens = run_stage(
         encode.STAGE, {}, {"documents": made.documents(tmp_path / "docs", [texts]), "tokenizer": imported}, tmp_path / "home"
     )
-    flat, plain = open_tokens(tokens.path, 0, "uint16").tolist(), load_plain(imported.path / "tokenizer.json")
+    flat, plain = open_tokens(tokens.path, 0, read_tokens_json(tokens.path)).tolist(), load_plain(imported.path / "tokenizer.json")
     bos, eos = form.ids[form.tokens.bos], form.ids[form.tokens.eos]
     assert flat == [token for text in texts for token in (bos, *form.encode(text), eos)]
     assert [plain.decode(list(form.encode(text)), skip_special_tokens=False) for text in texts] == texts

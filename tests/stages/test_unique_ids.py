@@ -25,8 +25,8 @@ def published(files: Files, folder: Path) -> tuple[int, Files]:
     for number, ids in enumerate(files):
         rows: list[Any] = [{"doc_id": doc_id, "ordinal": n, "text": f"{number}:{n}"} for n, doc_id in enumerate(ids)]
         for name, types in unique_ids.TABLES.items():
-            write_rows(folder / f"shard{number}" / f"{name}.parquet", schema(**types), rows)
-        shards.append(SimpleNamespace(index=number, path=folder / f"shard{number}"))
+            write_rows(folder / "made" / f"{number:05d}" / f"{name}.parquet", schema(**types), rows)
+        shards.append(SimpleNamespace(index=number, path=folder / "made" / f"{number:05d}"))
     replaced = publish(cast(Any, shards), [f"sha256:{number:064d}" for number in range(len(files))], folder, folder / "out")
     found = []
     for number in range(len(files)):

@@ -26,6 +26,7 @@ from stages.record.contract.errors import RecipeError
 from stages.record.store.external import refuse_copies
 from stages.record.tables.jsonl import JsonRecord, base_name
 from stages.record.tables.parquet import schema, write_rows
+from stages.record.tables.shards import shard_name
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -90,7 +91,7 @@ def take_documents(files: Sequence[ExternalFile], out: Path, ctx: Context, detec
     seen: set[UUID] = set()
     record_counts = RecordCounts()
     for number, file in enumerate(files):
-        record_counts += _take_file(file, out, f"{number:05d}.parquet", ctx, detect, seen)
+        record_counts += _take_file(file, out, f"{shard_name(number, len(files))}.parquet", ctx, detect, seen)
         ctx.progress(number + 1, len(files), "files", base_name(file))
     return Outcome(
         rows=record_counts.kept, record_counts=record_counts, summary={"files": len(files), "documents": record_counts.kept, "text_chars": record_counts.chars_out}

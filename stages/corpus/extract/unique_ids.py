@@ -82,7 +82,7 @@ def _rewrite(shard: Shard[ExtractedFile], new: Mapping[UUID, UUID], out: Path) -
     """Writes the tables of a shard with new ids. new: id -> its replacement."""
     for name, types in TABLES.items():
         changed = ({**row, "doc_id": new.get(row["doc_id"], row["doc_id"])} for row in read_rows(shard.path / f"{name}.parquet"))
-        write_rows(out / name / f"{shard.index:05d}.parquet", schema(**types), changed)
+        write_rows(out / name / f"{shard.path.name}.parquet", schema(**types), changed)
 
 
 def _sorted_keys(paths: Sequence[Path], scratch: Path) -> np.ndarray:

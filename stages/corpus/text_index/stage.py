@@ -14,6 +14,7 @@ Source: OLMoTrace (Liu et al. 2025).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from stages.corpus.text_index.example_texts import TEXT_COLUMNS, TextKind, examp
 from stages.record.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.record.contract.errors import StageError
 from stages.record.settings import StageConfig
-from stages.record.tables.shards import Meter, run_shards
+from stages.record.tables.shards import Meter, run_shards, shard_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,10 +105,11 @@ def run(config: TextIndex, inputs: Mapping[str, Artifact], out: Path, ctx: Conte
     workers = max(1, min(ctx.runtime.workers, SORTING_BYTES // (BYTES_PER_BYTE * size)))
     own = replace(ctx, runtime=ctx.runtime.model_copy(update={"workers": workers}))
     described = {str(kind): {"pieces": 0, "rows": 0, "texts": 0, "words": 0, "bytes": 0} for kind in given}
+    pieces = Counter(task.kind for task in tasks)
     for shard in run_shards(index_piece, tasks, own, "text index"):
-        kind = str(tasks[shard.index].kind)
-        counts = described[kind]
-        folder = out / PIECES / kind / f"{counts['pieces']:05d}"
+        kind = tasks[shard.index].kind
+        counts = described[str(kind)]
+        folder = out / PIECES / kind / shard_name(counts["pieces"], pieces[kind])
         folder.mkdir(parents=True)
         for path in sorted(shard.path.glob("*.bin")):
             os.link(path, folder / path.name)

@@ -19,6 +19,7 @@ from stages.questions.tracing.trace_start import Start
 from stages.record.contract.errors import RecipeError
 from stages.record.index import database
 from stages.record.index.lookup import alias_number
+from stages.record.tables.shards import shard_name
 
 if TYPE_CHECKING:
     from stages.corpus.text_index.suffix_array import TextPiece
@@ -136,7 +137,8 @@ def open_pieces(home: Path, texts: SearchedTexts) -> list[TextPiece]:
     index, problem, pieces = home / "artifacts" / texts.index, "", []
     try:
         described = json.loads((index / "text_index.json").read_text(encoding="utf-8"))[texts.kind]
-        pieces = [open_piece(index / "pieces" / texts.kind / f"{number:05d}") for number in range(described["pieces"])]
+        count = described["pieces"]
+        pieces = [open_piece(index / "pieces" / texts.kind / shard_name(number, count)) for number in range(count)]
         if (there := sum(len(piece.order) for piece in pieces)) != described["words"]:
             problem = f"it has {there:,} of {described['words']:,} words"
     except (OSError, ValueError, KeyError, TypeError) as error:

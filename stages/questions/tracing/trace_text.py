@@ -33,6 +33,7 @@ from stages.questions.tracing.trace_start import Start, first_step
 from stages.questions.tracing.traced import RecordOutcome, undropped_outcome
 from stages.record.contract.errors import RecipeError
 from stages.record.index import database
+from stages.record.tables.shards import shard_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -306,7 +307,9 @@ def token_range(of: EncodedBy, doc_id: UUID, row: DocumentTokens, first: int, en
         return _by_offsets(plain, of.documents, doc_id, row, first, end)
     described = json.loads((of.encode / "tokens.json").read_text(encoding="utf-8"))
     kind = np.dtype("<u2" if described["dtype"] == "uint16" else "<u4")
-    ids = np.fromfile(of.encode / "tokens" / f"{row.shard:05d}.bin", kind, row.length, offset=row.start * kind.itemsize)
+    ids = np.fromfile(
+        of.encode / "tokens" / f"{shard_name(row.shard, len(described['shards']))}.bin", kind, row.length, offset=row.start * kind.itemsize
+    )
     ends = np.cumsum(sizes[ids])
     ends -= ends[-1] - row.size  # a tokenizer that puts a blank before the text
     return row.start + int(np.searchsorted(ends, first, "right")), row.start + int(np.searchsorted(ends, end, "left")) + 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, Field
 
@@ -26,7 +26,7 @@ from stages.record.settings import StageConfig
 from stages.record.store.names import name_fault
 
 if TYPE_CHECKING:
-    from stages.record.store.manifest_schema import Manifest, RecordCountsEntry
+    from stages.record.store.manifest_schema import Manifest, RecordCountsEntry, ShardTimeEntry
 
 
 @dataclass(frozen=True)
@@ -211,6 +211,29 @@ SectionOf = Callable[[Artifact], Section | None]
 """Function from an artifact to its section of the report; None where there is nothing to show."""
 
 
+class HashedFile(NamedTuple):
+    """A file whose sha256 was computed where it was written. It holds as long as size and mtime (ns) of the inode are these."""
+
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+@dataclass
+class ShardRecord:
+    """What `run_shards` tells the runner about the shards of a stage, and what the runner knows of earlier builds of the node.
+
+    Attributes:
+        files: Inode -> the file that a shard wrote. The publication does not read it again.
+        times: Label of the shards -> what they took.
+        earlier: Returns, for a label, what the shards of the newest earlier build took, and the artifact; None where nothing is recorded.
+    """
+
+    files: dict[int, HashedFile] = field(default_factory=dict)
+    times: dict[str, ShardTimeEntry] = field(default_factory=dict)
+    earlier: Callable[[str], tuple[ShardTimeEntry, str] | None] = lambda label: None
+
+
 @dataclass(frozen=True)
 class Context:
     """What a running stage may use besides its config and inputs. Frozen; the runner makes it.
@@ -226,6 +249,7 @@ class Context:
         off: Node that is off -> why (`Stage.off`). Empty for a stage that does not read every node.
         trackers: Folder of the home for the files of runtime.trackers for this build; None for an import.
         mapping: For an import: name in `Importer.maps` -> what it is called in the user's files.
+        shards: What `run_shards` records.
     """
 
     node: str
@@ -241,6 +265,7 @@ class Context:
     off: Mapping[str, str] = field(default_factory=dict)
     mapping: Mapping[str, str] = field(default_factory=dict)
     trackers: Path | None = None
+    shards: ShardRecord = field(default_factory=ShardRecord)
 
     def child_environment(self) -> dict[str, str]:
         """Returns this process's variables without credentials, for a child that needs none and whose output is not redacted."""

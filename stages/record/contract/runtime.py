@@ -26,8 +26,8 @@ class SlurmRequest(StageConfig):
     time_min: int | None = Field(None, ge=1, le=10**6)
     """Longest time of an element in minutes; null takes the partition's limit. An element that meets it is submitted again for its shards that are missing."""
     elements: int = Field(1000, ge=1, le=100_000)
-    """Most elements of an array; each makes its part of the shards one after another. 1,000 is below Slurm's default limit of an array
-    (MaxArraySize 1001)."""
+    """Most elements of an array; each makes its part of the shards one after another. There are fewer where an earlier build of the node in this
+    home tells that an element would have less than ten minutes of work. 1,000 is below Slurm's default limit of an array (MaxArraySize 1001)."""
     at_once: int | None = Field(None, ge=1, le=100_000)
     """Most elements that run at the same time; null leaves it to Slurm."""
 

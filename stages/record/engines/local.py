@@ -14,9 +14,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ NOW = ".now"  # suffix of the files in which workers say which record they proce
 ARRAY = "slurm.json"  # in a folder of shards: the name of the array of Slurm that makes them
 LOOK_S = 0.5
 REAPED_S = 10
+QUEUED = 4
+"""Jobs per worker that are submitted at a time, so that no worker waits for the next one."""
 
 
 def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, root: Path | None = None) -> None:
@@ -47,10 +50,11 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, ro
     """
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _belong_to, (os.getpid(),))
+    queue = iter(jobs)
     try:
-        pending = {pool.submit(job) for job in jobs}  # each submission starts a worker until there are enough
+        pending = {pool.submit(job) for job in islice(queue, QUEUED * workers)}  # each submission starts a worker until there are enough
         born = set(multiprocessing.active_children()) - others
-        _await(pending, born)
+        _await(pending, born, (pool.submit(job) for job in queue))
     except BrokenProcessPool:
         killed = _killed(set(multiprocessing.active_children()) | born, label, root)
         raise killed from None
@@ -60,8 +64,8 @@ def run_in_pool(jobs: Sequence[Callable[[], None]], workers: int, label: str, ro
         pool.shutdown(cancel_futures=True)
 
 
-def _await(pending: set[Future[None]], workers: set[BaseProcess]) -> None:
-    """Waits for all jobs.
+def _await(pending: set[Future[None]], workers: set[BaseProcess], more: Iterator[Future[None]]) -> None:
+    """Waits for all jobs. As many of `more` as were done are submitted; to wait for 100,000 at once would take a look at each for every one done.
 
     Raises:
         BrokenProcessPool: A worker has died. The pool itself notices the death of a later worker only at its next result.
@@ -70,6 +74,7 @@ def _await(pending: set[Future[None]], workers: set[BaseProcess]) -> None:
         done, pending = wait(pending, timeout=LOOK_S, return_when=FIRST_COMPLETED)
         for job in done:
             job.result()
+        pending |= set(islice(more, len(done)))
         if pending and workers - set(multiprocessing.active_children()):
             raise BrokenProcessPool
 

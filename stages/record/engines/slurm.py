@@ -42,6 +42,8 @@ POLL_S, SLOWEST_S = 2.0, 30.0
 UNKNOWN_S = 600.0
 """How long Slurm's controller may not answer before the stage ends; a restart of it takes seconds."""
 ENDED_S = 30.0
+ELEMENT_S = 600.0
+"""Least work of an element, where earlier builds tell what shards take: a queue takes seconds to start one, and the imports of a stage too."""
 TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
 NEVER = re.compile(r"held|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|PartitionNodeLimit", re.IGNORECASE)
 """Reasons for which an element waits until somebody changes it."""
@@ -144,7 +146,7 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
     Raises:
         StageError: Slurm refuses it.
     """
-    elements = min(len(missing), ctx.runtime.slurm.elements)
+    elements, why = _elements(missing, ctx, label)
     file, digest = write_jobs(missing, root)
     stack.callback(file.unlink, missing_ok=True)
     logs = _logs(root)
@@ -164,8 +166,19 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
             do = "Correct runtime.slurm; `loam settings runtime` lists it."
             raise StageError(f"Slurm refuses the array of {label}: {last_line(done.stderr)}", where="runtime.slurm", do=do)
         time.sleep(POLL_S)
-    ctx.log(f"array {name} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements; their output is in {logs}")
+    ctx.log(f"array {name} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements{why}; their output is in {logs}")
     return Submission(name, tuple(job.folder.name for job in missing), elements)
+
+
+def _elements(missing: Sequence[ShardJob[Any, Any]], ctx: Context, label: str) -> tuple[int, str]:
+    """Returns how many elements make the shards, and for the log, why so few. As far as it is known, each has ELEMENT_S of work or more."""
+    most = min(len(missing), ctx.runtime.slurm.elements)
+    if not (known := ctx.shards.earlier(label)):
+        return most, ""
+    took, alias = known
+    work_s = took["seconds"] / took["size"] * sum(job.size for job in missing)
+    elements = max(1, min(most, int(work_s / ELEMENT_S)))
+    return elements, f" of about {work_s / elements / 60:,.1f} minutes, by the times of {alias}"
 
 
 def _options(asked: SlurmRequest, elements: int, logs: Path, name: str) -> list[str]:

@@ -87,8 +87,9 @@ def environment(own: re.Pattern[str]) -> dict[str, str]:
 
 
 def missing_of(jobs: Sequence[ShardJob[Any, Any]]) -> list[ShardJob[Any, Any]]:
-    """Returns the jobs whose shard is not there."""
-    return [job for job in jobs if not job.folder.exists()]
+    """Returns the jobs whose shard is not there, by one listing of their folder."""
+    there = set(os.listdir(jobs[0].folder.parent)) if jobs else ()
+    return [job for job in jobs if job.folder.name not in there]
 
 
 def read_json(path: Path) -> dict[str, JsonValue]:

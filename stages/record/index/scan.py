@@ -92,10 +92,12 @@ def rows_of(home: Path, name: str, stamp: int, number: int) -> schema.Rows:
     if problem := {"runs": "The record of the run cannot be read", "names": "The given name cannot be read"}.get(name.split("/")[0]):
         return {"damaged": [(name, problem, stamp)]}
     try:
-        record = manifest.read_artifact(home / "artifacts" / name).manifest
+        artifact = manifest.read_artifact(home / "artifacts" / name)
+        record = artifact.manifest
         if fault := manifest_schema.misplaced(record, *name.split("/", 1)):
             return {"damaged": [(name, f"The manifest is damaged: {fault}", stamp)]}
-        rows = schema.artifact_rows(name, record, stamp, number)
+        paths = (file["path"] for file in (manifest.files_of(artifact) if record["tables"] else ()))
+        rows = schema.artifact_rows(name, record, paths, stamp, number)
         schema.check_types(rows)
     except FileNotFoundError:  # it was removed a moment ago
         return {}

@@ -11,7 +11,7 @@ import datetime
 import glob
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -95,12 +95,13 @@ NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
-def artifact_rows(name: str, m: Manifest, stamp: int, number: int) -> Rows:
+def artifact_rows(name: str, m: Manifest, paths: Iterable[str], stamp: int, number: int) -> Rows:
     """Returns the rows of one manifest by table. Its links are computed when all artifacts are in the index (LINK).
 
     Args:
         name: "<node>/<folder>".
         m: The manifest.
+        paths: The files of the artifact; none are needed if the manifest has no tables.
         stamp: mtime of the manifest in ns.
         number: A running number of the artifact, so that columns which refer to it are small.
 
@@ -129,7 +130,7 @@ def artifact_rows(name: str, m: Manifest, stamp: int, number: int) -> Rows:
         "record_count": [(name, node, record_counts["unit"], *row) for row in record_count_rows(record_counts)] if record_counts else [],
         "side_table": [],
     }  # fmt: skip
-    for path in (file["path"] for file in m["files"]):
+    for path in paths:
         kind = path.split("/")[0].removesuffix(".parquet")
         if path.endswith(".parquet") and kind in m["tables"]:
             found["side_table"].append((name, node, kind, m["tables"][kind], f"artifacts/{name}/{path}"))

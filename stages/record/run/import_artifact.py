@@ -280,12 +280,12 @@ def _sound_artifact(node: str, stage: Stage, source: Path) -> Artifact:
             do="Name the folder of an artifact, or files.",
         ) from None
     _refuse_other(node, stage, theirs)
-    files = theirs.manifest["files"]
-    if faults := manifest_schema.contradictions(theirs.manifest):
+    files = manifest.files_of(theirs)
+    if faults := manifest_schema.contradictions(theirs.manifest, files):
         _refuse_different(source, f"its {faults[0]}")
     if manifest.content_digest(files, theirs.manifest["identity"]) != theirs.manifest["digest"]:
         _refuse_different(source, "the digest is not that of its files")
-    _refuse_other_files(source, files)
+    _refuse_other_files(theirs, files)
     return theirs
 
 
@@ -301,7 +301,7 @@ def _own_artifacts(home: Path, stage: Stage, theirs: Artifact) -> tuple[Artifact
     damaged, node = None, theirs.manifest["node"]
     for own in map(manifest.as_published, manifest.find_artifacts(home, node, theirs.manifest["key"])):
         if own.manifest["digest"] == theirs.manifest["digest"]:
-            same = manifest.content_digest(own.manifest["files"]) == manifest.content_digest(theirs.manifest["files"])
+            same = manifest.same_files(own, theirs)
             if same or not manifest.is_imported(own):  # made here, or imported with the same files; others cannot replace it
                 if not integrity.check(home, own):
                     return own, None
@@ -329,7 +329,7 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
     Raises:
         RecipeError: A file cannot be read.
     """
-    source, node, files = theirs.path, theirs.manifest["node"], theirs.manifest["files"]
+    source, node, files = theirs.path, theirs.manifest["node"], manifest.files_of(theirs)
     out = home / "scratch" / f"{node}-{theirs.manifest['key'][:12]}-import"
     shutil.rmtree(out, ignore_errors=True)
     try:
@@ -352,7 +352,8 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
             entry["before"] = theirs.manifest["imported"]
         alias = damaged.manifest["alias"] if damaged else f"{node}-{names.next_number(home, node)}"
         replaced = recorded.digests_of(home, node, theirs.manifest["key"])
-        record: manifest_schema.Manifest = {**theirs.manifest, "imported": entry, "alias": alias, "replaced": replaced}
+        record: manifest_schema.Manifest = {**theirs.manifest, "files": files, "imported": entry, "alias": alias, "replaced": replaced}
+        record.pop("file_list", None)
         return manifest.publish(home, out, record, damaged)
     except OSError as error:
         if clear := of_the_disk(error, f"while {node} was imported", home):
@@ -384,14 +385,15 @@ def _refuse_other(node: str, stage: Stage, theirs: Artifact) -> None:
             )
 
 
-def _refuse_other_files(source: Path, recorded: Sequence[manifest_schema.FileEntry]) -> None:
+def _refuse_other_files(theirs: Artifact, recorded: Sequence[manifest_schema.FileEntry]) -> None:
     """Raises VerificationError unless the folder holds exactly the recorded files with their sizes, without links or devices."""
-    wanted, found = {file["path"]: file["bytes"] for file in recorded}, set()
+    source, wanted, found = theirs.path, {file["path"]: file["bytes"] for file in recorded}, set()
+    own = {manifest.NAME, manifest_schema.LIST} if "file_list" in theirs.manifest else {manifest.NAME}
     for folder, below, files in os.walk(source):
         for name in [*below, *files]:
             path = Path(folder, name)
             status, short = path.lstat(), path.relative_to(source).as_posix()
-            if stat.S_ISDIR(status.st_mode) or short == manifest.NAME:
+            if stat.S_ISDIR(status.st_mode) or short in own:
                 continue
             if not stat.S_ISREG(status.st_mode):
                 _refuse_different(source, f"{short!a} is a link or a device")

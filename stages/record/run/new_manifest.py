@@ -13,14 +13,26 @@ from stages.record.contract.declaration import Artifact, Outcome
 from stages.record.contract.environment import environment, utc_now
 from stages.record.run.node_job import NodeJob
 from stages.record.store import manifest
-from stages.record.store.manifest_schema import EnvironmentEntry, ExternalEntry, FileEntry, ImportedEntry, InputEntry, Manifest, UsageEntry
+from stages.record.store.manifest_schema import (
+    EnvironmentEntry,
+    ExternalEntry,
+    FileEntry,
+    FileListEntry,
+    ImportedEntry,
+    InputEntry,
+    Manifest,
+    ShardTimeEntry,
+    UsageEntry,
+)
 
 
 class _Optional(TypedDict, total=False):
-    """The fields that not every manifest has."""
+    """The fields that not every manifest has. The publication makes `file_list`."""
 
+    file_list: FileListEntry
     imported: ImportedEntry
     usage: UsageEntry
+    shards: dict[str, ShardTimeEntry]
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Build:
         alias: The artifact's numbered name.
         usage: Memory and scratch space; None if the build continued an interrupted one, and for an import.
         replaced: What records say of other manifests of the key (recorded.digests_of).
+        shards: Label -> what the shards of the stage took.
     """
 
     run_id: str
@@ -40,6 +53,7 @@ class Build:
     alias: str
     usage: UsageEntry | None
     replaced: list[str]
+    shards: dict[str, ShardTimeEntry]
 
 
 def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest: str, build: Build) -> Manifest:
@@ -55,6 +69,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
     git = source_code.git_state()
     imported: _Optional = {"imported": {"provenance": job.provenance}} if job.provenance else {}
     usage: _Optional = {"usage": build.usage} if build.usage else {}
+    shards: _Optional = {"shards": build.shards} if build.shards else {}
     return {
         "node": job.node,
         "stage": job.stage.name,
@@ -88,6 +103,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         "runtime": job.runtime.model_dump(mode="json"),
         "environment": cast(EnvironmentEntry, environment(tuple(job.stage.distributions))),
         **usage,
+        **shards,
         "started": build.started,
         "ended": utc_now(),
         "alias": build.alias,

@@ -243,7 +243,7 @@ def _output(home: Path, artifact: Artifact, written: bool) -> OutputDataset:
     from openlineage.client.facet_v2 import output_statistics_output_dataset as module
 
     made = artifact.manifest
-    counted = {"rowCount": made["rows"], "size": made["bytes"], "fileCount": len(made["files"])}
+    counted = {"rowCount": made["rows"], "size": made["bytes"], "fileCount": manifest.file_count(made)}
     statistics: dict[str, OutputDatasetFacet] = (
         {"outputStatistics": _facet(module.OutputStatisticsOutputDatasetFacet, **counted)} if written else {}
     )

@@ -3,7 +3,8 @@
 Guarantee: an artifact appears whole or not at all. A cached node runs nothing. Two simultaneous runs never build the same key. A killed
 stage that starts again with the same key and code gets its scratch back; with other code it starts clean. A stage reads only artifacts
 whose files are those that were recorded. An artifact is not published when a file that it was made from changed meanwhile.
-Cost, in addition to the stage: hashing its files once, and those of an input that this home has not compared before.
+Cost, in addition to the stage: hashing its files once (those of shards where they were written), and those of an input that this home has not
+compared before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from stages.record.contract.declaration import Artifact, Context, Outcome
+from stages.record.contract.declaration import Artifact, Context, Outcome, ShardRecord
 from stages.record.contract.environment import utc_now
 from stages.record.contract.errors import StageError, VerificationError, of_the_disk
 from stages.record.contract.secrets import redact
@@ -30,6 +31,7 @@ from stages.record.run.scratch import open_scratch
 from stages.record.run.usage import folder_bytes, memory_peak
 from stages.record.store import external, integrity, lease, manifest, names, recorded
 from stages.record.store.manifest_schema import UsageEntry
+from stages.record.store.shard_times import earlier_times
 
 PROGRESS_EVERY_S = 0.5
 
@@ -174,7 +176,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     clock = utc_now()
     try:
         with memory_peak() as peak:
-            outcome = _call(home, job, out, work, report)
+            outcome, shards = _call(home, job, out, work, report)
     except (OSError, StageError, ValueError):
         shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
         _refuse_changed(home, job, scratch)
@@ -183,7 +185,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     _refuse_changed(home, job, scratch)
     refuse_damaged_inputs(home, job, run_id, report)
     marks: dict[str, list[int]] = {}
-    files = manifest.list_files(out, marks)
+    files = manifest.list_files(out, marks, shards.files)
     digest = manifest.content_digest(files, outcome.identity)
     same = old is not None and digest == old.manifest["digest"]
     if old and same and not broken:
@@ -199,7 +201,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     measured = fresh and peak.bytes and not job.provenance
     usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if measured else None
     replaced = recorded.digests_of(home, job.node, job.key)
-    record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage, replaced))
+    record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage, replaced, shards.times))
     artifact = manifest.publish(home, out, record, old if same else None)
     shutil.rmtree(scratch)
     integrity.remember(home, artifact, marks)
@@ -259,15 +261,16 @@ def make_context(home: Path, job: NodeJob, work: Path, report: Report, drop: Cal
     return Context(
         node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
+        shards=ShardRecord(earlier=lambda label: earlier_times(home, job.node, label)),
         sections=job.stage.sections, off=job.stage.off, trackers=home / "trackers" / job.node / work.parent.name.removeprefix(f"{job.node}-"),
     )  # fmt: skip
 
 
-def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Outcome:
+def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> tuple[Outcome, ShardRecord]:
     """Runs the stage function with a context that reports, counts and keeps bad records.
 
     Returns:
-        What the stage returned.
+        What the stage returned, and what its shards recorded.
 
     Raises:
         StageError: The stage found more bad records than the recipe allows, or the record counts do not balance.
@@ -287,7 +290,8 @@ def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Ou
                 do=f"Correct the record, or raise {job.node}.max_bad_records to leave such records out. They are kept in {kept}.",
             )
 
-    outcome = job.stage.run(job.config, job.inputs, out, make_context(home, job, work, report, drop))
+    ctx = make_context(home, job, work, report, drop)
+    outcome = job.stage.run(job.config, job.inputs, out, ctx)
     if bad:
         _write_lines(out / "bad_records.jsonl", bad)
     if outcome.record_counts and (fault := outcome.record_counts.imbalance()):
@@ -296,7 +300,7 @@ def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> Ou
             where=f"node {job.node}",
             do="This is a fault of the stage; nothing was published.",
         )
-    return outcome
+    return outcome, ctx.shards
 
 
 def _write_lines(path: Path, rows: list[dict[str, str]]) -> None:

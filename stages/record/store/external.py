@@ -248,9 +248,9 @@ def at_rest(mark: list[int]) -> bool:
     return max(mark[1:3]) < time.time_ns() - GRAIN_NS
 
 
-def mark_of(path: Path) -> list[int]:
+def mark_of(path: Path | str) -> list[int]:
     """Returns the values that change when a file changes: size, mtime and ctime (ns), inode."""
-    stat = path.stat()
+    stat = os.stat(path)
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 

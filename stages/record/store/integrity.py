@@ -49,7 +49,8 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     file = _memory_file(home, artifact)
     memory = external.read_memory(file)
     before = dict(memory)
-    unknown = sum(entry["bytes"] for entry in artifact.manifest["files"] if str((artifact.path / entry["path"]).absolute()) not in memory)
+    inside = f"{artifact.path.absolute()}/"
+    unknown = artifact.manifest["bytes"] - sum(mark[0] for name, (mark, _) in memory.items() if name.startswith(inside))
     if unknown >= ANNOUNCED_BYTES:
         say(f"reads {unknown / 1e9:,.1f} GB of {manifest.artifact_id(artifact)} to compare them with its manifest")
     wrong = manifest.verify(artifact, lambda path: external.remembered_sha256(path, memory))
@@ -79,11 +80,12 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
     """
     time.sleep(CLOCK_WAIT_S)
     memory: external.Remembered = {}
-    for entry in artifact.manifest["files"]:
-        path = (artifact.path / entry["path"]).absolute()
+    folder = artifact.path.absolute()
+    for entry in manifest.files_of(artifact):
+        path = f"{folder}/{entry['path']}"
         now, then = external.mark_of(path), hashed[entry["path"]]
         if (now[0], now[1], now[3]) == (then[0], then[1], then[3]) and external.at_rest(now):
-            memory[os.fspath(path)] = (now, entry["sha256"])
+            memory[path] = (now, entry["sha256"])
     external.write_memory(_memory_file(home, artifact), memory)
 
 

@@ -1,6 +1,7 @@
 """Reads, writes and verifies manifests. The manifest is the record of an artifact, written last, before the folder is renamed into place.
 
-Guarantee: a folder below artifacts/ with a manifest.json is complete. Its files were fsynced and have the recorded sha256.
+Guarantee: a folder below artifacts/ with a manifest.json is complete. Its files were fsynced and have the recorded sha256. Where the files are many,
+a list next to the manifest names them (file_list.py), and the manifest has the sha256 of the list.
 Layout: <home>/artifacts/<node>/<first 12 digits of the key>/. Further rebuilds of the same key have ".2", ".3" appended.
 The home keeps a copy of every manifest that it publishes, <home>/manifests/<node>/<folder>.json, which tells how an edited one was (see
 recorded.py). Nothing reads the copy in place of the manifest.
@@ -13,16 +14,17 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
-from stages.record.contract.declaration import Artifact
+from stages.record.contract.declaration import Artifact, HashedFile
 from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
-from stages.record.store import manifest_schema, names
+from stages.record.store import file_list, manifest_schema, names
 from stages.record.store.external import mark_of, sha256_file
 from stages.record.store.files import fsync, make_durably, usual_mode, write_durably
-from stages.record.store.manifest_schema import FileEntry, Manifest
+from stages.record.store.manifest_schema import LIST, FileEntry, Manifest
 
 NAME = "manifest.json"
 COPIES = "manifests"
@@ -41,6 +43,40 @@ def read_artifact(path: Path) -> Artifact:
         raise VerificationError(
             f"The manifest is damaged: {error}.", where=str(path / NAME), do=f"{_restore(path)}emove the folder and run the recipe again."
         ) from None
+
+
+def files_of(artifact: Artifact) -> list[FileEntry]:
+    """Returns the files that an artifact's manifest, or its list of files, records.
+
+    Raises:
+        VerificationError: The list is missing, or is not the one that the manifest names.
+    """
+    named = artifact.manifest.get("file_list")
+    if named is None:
+        return artifact.manifest["files"]
+    path = artifact.path / LIST
+    try:
+        return file_list.read(path, named)
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        raise VerificationError(
+            f"The list of files is damaged: {what}.", where=str(path), do="Remove the folder and run the recipe again, or import it again."
+        ) from None
+
+
+def file_count(manifest: Manifest) -> int:
+    """Returns how many files an artifact has."""
+    return manifest["file_list"]["files"] if "file_list" in manifest else len(manifest["files"])
+
+
+def same_files(one: Artifact, other: Artifact) -> bool:
+    """Returns whether two artifacts record the same files; not so if a list that would tell is damaged."""
+    if "file_list" in one.manifest and one.manifest.get("file_list") == other.manifest.get("file_list"):
+        return True
+    try:
+        return content_digest(files_of(one)) == content_digest(files_of(other))
+    except VerificationError:
+        return False
 
 
 def _restore(folder: Path) -> str:
@@ -93,7 +129,7 @@ def input_digest(artifact: Artifact) -> str:
     Where all that a digest leaves out is a record that no other stage's output follows from (WITHOUT_RECORDS), it counts as it is.
     """
     if is_imported(artifact) and artifact.manifest["kind"] not in manifest_schema.WITHOUT_RECORDS:
-        return content_digest(artifact.manifest["files"])
+        return content_digest(files_of(artifact))
     return str(artifact.manifest["digest"])
 
 
@@ -148,30 +184,44 @@ def named_artifact(home: Path, value: str, where: str) -> Artifact:
     )
 
 
-def list_files(folder: Path, marks: dict[str, list[int]] | None = None) -> list[FileEntry]:
+def list_files(folder: Path, marks: dict[str, list[int]] | None = None, hashed: Mapping[int, HashedFile] | None = None) -> list[FileEntry]:
     """Returns path, bytes and sha256 of every file below a folder in path order. Fsyncs each file and sets the permissions of the umask.
 
     Args:
         folder: The folder; its manifest.json is left out.
         marks: Receives path -> mark (external.mark_of) of each file at the time when its bytes were read.
+        hashed: Inode -> a file that was fsynced and hashed before. It is not read again if its size and mtime still are those.
 
     Returns:
         One entry per file.
     """
-    mode = usual_mode(folder)
+    mode, known_files = usual_mode(folder), hashed or {}
     entries: list[FileEntry] = []
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != NAME):
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & 0o777 != mode:
-                os.fchmod(file.fileno(), mode)  # some libraries write mode 0600, so other users could not read a model
-            before = mark_of(path)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            os.fsync(file.fileno())
-        name = path.relative_to(folder).as_posix()
+    for name in _names_of_files(folder):
+        path = f"{folder}/{name}"
+        if os.stat(path).st_mode & 0o777 != mode:
+            os.chmod(path, mode)  # some libraries write mode 0600, so other users could not read a model
+        before = mark_of(path)
+        known = known_files.get(before[3])
+        if known and (known.size_bytes, known.mtime_ns) == (before[0], before[1]):
+            digest = known.sha256
+        else:
+            with open(path, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                os.fsync(file.fileno())
         if marks is not None:
             marks[name] = before
         entries.append({"path": name, "bytes": before[0], "sha256": digest})
     return entries
+
+
+def _names_of_files(folder: Path) -> list[str]:
+    """Returns the paths of the files below a folder, without manifests, in the order of `Path`."""
+    root, found = os.fspath(folder), list[str]()
+    for below, _, files in os.walk(root):
+        inside = below[len(root) + 1 :]
+        found += [f"{inside}/{name}" if inside else name for name in files if name != NAME and os.path.isfile(f"{below}/{name}")]
+    return sorted(found, key=lambda name: name.split("/"))
 
 
 def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> str:
@@ -194,38 +244,57 @@ def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> 
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
-    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place.
-
-    Args:
-        home: The home folder.
-        out: The folder that the stage wrote.
-        manifest: The manifest.
-        instead_of: A damaged artifact with the same digest, which the new one replaces. What was made from the damaged one remains valid.
-
-    Returns:
-        The published artifact.
+def _parts(manifest: Manifest) -> tuple[str, bytes | None]:
+    """Returns the text of a manifest, and the bytes of the list of its files if they are many.
 
     Raises:
-        StageError: The manifest breaks the schema.
+        StageError: It breaks the schema.
     """
-    text = json.dumps(manifest, indent=1, ensure_ascii=False)
+    files = manifest["files"]
+    data = file_list.encoded(files) if len(files) > file_list.INLINE_FILES else None
+    written = manifest
+    if data is not None:
+        written = cast(Manifest, {("file_list" if name == "files" else name): value for name, value in manifest.items()})
+        written["file_list"] = file_list.entry_of(files, data)
+    text = json.dumps(written, indent=1, ensure_ascii=False)
     try:
         manifest_schema.parsed(text.encode("utf-8"))
+        if data is not None:
+            file_list.decoded(data)
     except ValueError as error:
         raise StageError(
             f"What {manifest['node']} states about its artifact is not valid in a manifest: {error}.",
             where=f"node {manifest['node']}",
             do="This is a fault of the stage; nothing was published.",
         ) from None
+    return text, data
+
+
+def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
+    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place.
+
+    A StageError is raised if the manifest breaks the schema.
+
+    Args:
+        home: The home folder.
+        out: The folder that the stage wrote.
+        manifest: The manifest, with all files in its field `files`.
+        instead_of: A damaged artifact with the same digest, which the new one replaces. What was made from the damaged one remains valid.
+
+    Returns:
+        The published artifact.
+    """
+    text, listed = _parts(manifest)
     root = home / "artifacts" / names.path_part(str(manifest["node"]))
     make_durably(root, home)
-    with (out / NAME).open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    for folder in [*(p for p in out.rglob("*") if p.is_dir()), out]:
-        fsync(folder)
+    for name, data in ((LIST, listed), (NAME, text.encode("utf-8"))):
+        if data is not None:
+            with (out / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+    for folder, _, _ in os.walk(out, topdown=False):
+        fsync(Path(folder))
     aside = out.with_name(f"{out.name}.damaged")
     if instead_of:
         final = instead_of.path
@@ -247,52 +316,65 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
 
 def glance(artifact: Artifact) -> list[str]:
     """Returns what is wrong with an artifact's files, found without reading them: a missing file, another size, or a file not recorded."""
-    return _by_stat(artifact)[0]
+    try:
+        return _by_stat(artifact, files_of(artifact))[0]
+    except VerificationError as error:
+        return [f"{error.where}: {error.what}"]
 
 
 def verify(artifact: Artifact, sha256: Callable[[Path], str] = sha256_file) -> list[str]:
     """Returns what is wrong with an artifact's files, one line each. Empty when every recorded byte is there. sha256: hashes a file."""
-    wrong, there = _by_stat(artifact)
+    try:
+        files = files_of(artifact)
+    except VerificationError as error:
+        return [f"{error.where}: {error.what}"]
+    wrong, there = _by_stat(artifact, files)
     for path, entry in there:
         try:
             if sha256(path) != entry["sha256"]:
                 wrong.append(f"{path}: bytes differ from the recorded sha256")
         except OSError as error:
             wrong.append(f"{path}: cannot be read ({error.strerror})")
-    return wrong + digest_fault(artifact)
+    return wrong + _digest_fault(artifact, files)
 
 
 def digest_fault(artifact: Artifact) -> list[str]:
-    """Returns one line if the digest in a manifest is not that of the files that it lists; else none."""
+    """Returns one line if the digest in a manifest is not that of the files that it lists; else none. `glance` tells of a damaged list."""
+    with suppress(VerificationError):
+        return _digest_fault(artifact, files_of(artifact))
+    return []
+
+
+def _digest_fault(artifact: Artifact, files: Sequence[FileEntry]) -> list[str]:
     try:
-        digest = content_digest(artifact.manifest["files"], artifact.manifest["identity"])
+        digest = content_digest(files, artifact.manifest["identity"])
     except StageError:
         digest = ""
     right = digest == artifact.manifest["digest"]
     return [] if right else [f"{artifact.path / NAME}: the digest is not that of the files it lists"]
 
 
-def _by_stat(artifact: Artifact) -> tuple[list[str], list[tuple[Path, FileEntry]]]:
+def _by_stat(artifact: Artifact, files: Sequence[FileEntry]) -> tuple[list[str], list[tuple[Path, FileEntry]]]:
     """Returns (faults, path and entry of each file that exists with its recorded size)."""
     wrong: list[str] = []
     there: list[tuple[Path, FileEntry]] = []
-    recorded: dict[str, FileEntry] = {f["path"]: f for f in artifact.manifest["files"]}
-    for name, entry in recorded.items():
-        path = artifact.path / name
+    root = os.fspath(artifact.path)
+    for entry in files:
+        path = f"{root}/{entry['path']}"  # joined as text: of 360,000 paths, pathlib would take seconds for it
         try:
-            stat = path.stat()
+            size = os.stat(path).st_size
         except OSError:
             wrong.append(f"{path}: missing")
             continue
-        if stat.st_size != entry["bytes"]:
-            wrong.append(f"{path}: {stat.st_size} bytes, recorded {entry['bytes']}")
+        if size != entry["bytes"]:
+            wrong.append(f"{path}: {size} bytes, recorded {entry['bytes']}")
         else:
-            there.append((path, entry))
-    for folder, _, files in os.walk(artifact.path):
-        for name in sorted(files):
-            path = Path(folder, name)
-            if name != NAME and path.relative_to(artifact.path).as_posix() not in recorded:
-                wrong.append(f"{path}: not in the manifest")
+            there.append((Path(path), entry))
+    recorded = {f"{root}/{entry['path']}" for entry in files}
+    if "file_list" in artifact.manifest:
+        recorded.add(f"{root}/{LIST}")
+    for folder, _, found in os.walk(root):
+        wrong += [f"{folder}/{name}: not in the manifest" for name in sorted(found) if name != NAME and f"{folder}/{name}" not in recorded]
     return wrong, there
 
 

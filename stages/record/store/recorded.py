@@ -92,7 +92,7 @@ def findings(artifact: Artifact, known: RunRecords, later: Sequence[Artifact]) -
     place = manifest_schema.misplaced(artifact.manifest, path.parent.parent.name, path.parent.name)
     whole = "replaced" in artifact.manifest or {*artifact.manifest["key_parts"]} >= manifest_schema.STAGE_PARTS
     stated = (
-        [*manifest_schema.contradictions(artifact.manifest), *_misnamed(artifact)] if whole else []
+        [*manifest_schema.contradictions(artifact.manifest, manifest.files_of(artifact)), *_misnamed(artifact)] if whole else []
     )  # earlier versions wrote fewer parts
     return [*wrong, *(f"{path}: {line}" for line in (place, *stated) if line)]
 

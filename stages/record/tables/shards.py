@@ -3,7 +3,8 @@
 Guarantee: a shard's folder appears whole or not at all, also after a power cut, so a killed stage that starts again does only the missing shards. The result does
 not depend on the engine, on the number of workers or on how often a shard was tried. The progress shows documents, MB/s, dropped documents and
 the time left.
-Cost: two small files per second and worker for the progress; one listing of a folder per look at it.
+Cost: two small files per second and worker for the progress; one listing of a folder per look at it, for at most a fiftieth of the time. Each
+worker reads its files once more, for their sha256, so that publication does not.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar, cast
 
+from stages.record.contract.declaration import HashedFile
 from stages.record.contract.quantities import duration_text, size_text
 from stages.record.engines.local import ARRAY, LOOK_S, NOW, run_in_pool
+from stages.record.store.external import GRAIN_NS, at_rest, mark_of, sha256_file
 from stages.record.store.files import fsync
 
 if TYPE_CHECKING:
     from stages.record.contract.declaration import Context
 
-MEASURE = "meter.json"
+MEASURE, RESULT = "meter.json", "result.json"
 NOW_BYTES = 1024
 ENOUGH = 0.02  # share of the work that must be done before its speed says how long the rest takes
 CLUSTER_LOOK_S = 10.0  # a look lists a folder of a file system that a thousand workers share
@@ -48,12 +51,21 @@ class Shard(Generic[Result]):
 
 @dataclass
 class Counts:
-    """What workers have done so far. `share` is the finished part, 0 to 1."""
+    """What workers have done so far. `share` is the finished part, 0 to 1, and `seconds` the time of all workers together."""
 
     documents: int = 0
     size_bytes: int = 0
     share: float = 0.0
+    seconds: float = 0.0
     dropped: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Counts, weight: float) -> None:
+        """Adds what a shard has counted. weight: its part of all shards."""
+        self.documents += other.documents
+        self.size_bytes += other.size_bytes
+        self.share += weight * other.share
+        self.seconds += other.seconds
+        self.dropped.update(other.dropped)
 
 
 class Meter:
@@ -61,7 +73,8 @@ class Meter:
 
     def __init__(self, path: Path, every_s: float | None = None) -> None:
         """Starts to count. path: the file that `write` replaces while `add` counts, every `every_s` seconds (None: LOOK_S)."""
-        self._path, self._at, self._every_s = path, time.monotonic(), LOOK_S if every_s is None else every_s
+        self._path, self._every_s = path, LOOK_S if every_s is None else every_s
+        self._started = self._at = time.monotonic()
         self.documents, self.size_bytes, self.share, self.dropped = 0, 0, 0.0, Counter[str]()
         self._expected = 0
         self._now: mmap.mmap | None = None
@@ -104,7 +117,10 @@ class Meter:
 
     def write(self, path: Path) -> None:
         """Writes the counts to the file that the stage reads, by a rename, so that it is never read half-written."""
-        values = {"documents": self.documents, "size_bytes": self.size_bytes, "share": self.share, "dropped": dict(self.dropped)}
+        values = {
+            "documents": self.documents, "size_bytes": self.size_bytes, "share": self.share,
+            "seconds": round(time.monotonic() - self._started, 3), "dropped": dict(self.dropped),
+        }  # fmt: skip
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.write_text(json.dumps(values), encoding="utf-8")
         os.replace(fresh, path)
@@ -135,7 +151,8 @@ def run_shards(
     """
     root = ctx.scratch / label
     root.mkdir(parents=True, exist_ok=True)
-    missing = [i for i in range(len(tasks)) if not _folder(root, i).exists()]
+    folders, there = [root / shard_name(i, len(tasks)) for i in range(len(tasks))], set(os.listdir(root))
+    missing = [i for i, folder in enumerate(folders) if folder.name not in there]
     if missing:
         if ctx.runtime.engine != "slurm" and (root / ARRAY).is_file():
             from stages.record.engines.slurm import cancel_before
@@ -144,14 +161,21 @@ def run_shards(
         if ctx.runtime.engine == "local":
             for left in root.glob("*.partial"):
                 shutil.rmtree(left)  # of a killed run: no worker of it is alive
-        jobs = [ShardJob(work, _folder(root, i), tasks[i]) for i in missing]
-        _execute(jobs, ctx, label, _Progress(root, sizes_bytes or [1] * len(tasks)), apart)
-    folders = [_folder(root, i) for i in range(len(tasks))]
-    return [Shard(i, folder, json.loads((folder / "result.json").read_text(encoding="utf-8"))) for i, folder in enumerate(folders)]
+        sizes = sizes_bytes or [1] * len(tasks)
+        jobs = [ShardJob(work, folders[i], tasks[i], sizes[i]) for i in missing]
+        progress = _Progress(root, sizes)
+        _execute(jobs, ctx, label, progress, apart)
+        ctx.shards.times[label] = {"shards": len(tasks), "size": sum(sizes), "seconds": round(progress.total().seconds, 3)}
+    shards: list[Shard[Result]] = []
+    for index, folder in enumerate(folders):
+        told: _Told = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        ctx.shards.files.update((inode, HashedFile(size, mtime_ns, sha256)) for inode, size, mtime_ns, sha256 in told["files"])
+        shards.append(Shard(index, folder, cast(Result, told["result"])))
+    return shards
 
 
 def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]:
-    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<index>.<suffix>.
+    """Links every shard's file `name` (such as "documents.parquet") to out/<stem>/<name of the shard>.<suffix>.
 
     The files are hard links, not moved, so a stage that is killed here starts again from complete shards.
 
@@ -162,26 +186,32 @@ def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]
     (out / stem).mkdir(parents=True, exist_ok=True)
     paths = []
     for shard in shards:
-        target = out / stem / f"{shard.index:05d}.{suffix}"
+        target = out / stem / f"{shard.path.name}.{suffix}"
         os.link(shard.path / name, target)
         paths.append(target)
     return paths
 
 
-def _folder(root: Path, index: int) -> Path:
-    return root / f"{index:05d}"
+def shard_name(number: int, count: int) -> str:
+    """Returns the name of a shard, of its folder and, without suffix, of its files. The names of all `count` shards sort as their numbers do.
+
+    >>> shard_name(7, 100_000), shard_name(7, 100_001)
+    ('00007', '000007')
+    """
+    return f"{number:0{max(5, len(str(count - 1)))}d}"
 
 
 @dataclass(frozen=True)
 class ShardJob(Generic[Task, Result]):
-    """A shard to be made: the function, the folder in which its files appear, and the task. It is pickled for a worker."""
+    """A shard to be made: the function, the folder in which its files appear, the task and its size. It is pickled for a worker."""
 
     work: ShardFunction[Task, Result]
     folder: Path
     task: Task
+    size: int = 1
 
     def attempt(self, name: str = "", measure_s: float | None = None) -> None:
-        """Makes the shard in a folder of this attempt's own, fsyncs all that is in it, then renames it.
+        """Makes the shard in a folder of this attempt's own, fsyncs and hashes all that is in it, then renames it.
 
         Several attempts may run at once, because a cluster starts a task again whose node it lost. Their bytes are equal. The first one that
         is done names its folder, and the others delete theirs.
@@ -199,9 +229,10 @@ class ShardJob(Generic[Task, Result]):
         partial_folder.mkdir()  # without parents: a scratch folder that is gone is of a stage that is done
         meter = Meter(running, measure_s)
         result = self.work(partial_folder, self.task, meter)
+        told: _Told = {"result": result, "files": _durable_files(partial_folder)}
+        (partial_folder / RESULT).write_text(json.dumps(told), encoding="utf-8")
         meter.write(partial_folder / MEASURE)
-        (partial_folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
-        for path in (*partial_folder.rglob("*"), partial_folder):
+        for path in (partial_folder / RESULT, partial_folder / MEASURE, partial_folder):
             fsync(path)
         try:
             os.rename(partial_folder, self.folder)  # onto a folder that is not empty: refused
@@ -213,17 +244,50 @@ class ShardJob(Generic[Task, Result]):
             left.unlink(missing_ok=True)
 
 
+class _Told(TypedDict):
+    """The result.json of a shard. result: what its function returned. files: inode, size, mtime (ns) and sha256 of each file that it wrote."""
+
+    result: object
+    files: list[tuple[int, int, int, str]]
+
+
+def _durable_files(folder: Path) -> list[tuple[int, int, int, str]]:
+    """Makes all below a folder survive a power cut, and hashes its files.
+
+    A file is read when its mtime is older than the resolution of the file system's clock, so that every later change shows in the mtime. One
+    whose mtime is in the future is left out, and publication reads it.
+
+    Returns:
+        The files, as `_Told` has them.
+    """
+    paths = list(folder.rglob("*"))
+    for path in paths:
+        fsync(path)
+    files = [path for path in paths if path.is_file()]
+    now, written = time.time_ns(), [max(mark_of(path)[1:3]) for path in files]
+    youngest = max((time_ns for time_ns in written if time_ns <= now), default=0)
+    time.sleep(max(0, youngest + GRAIN_NS - now + 1_000_000) / 1e9)
+    found = []
+    for path in files:
+        before = mark_of(path)
+        if at_rest(before):
+            size, mtime_ns, _, inode = before
+            found.append((inode, size, mtime_ns, sha256_file(path)))
+    return found
+
+
 class _Progress:
     """Adds up the meters of all shards. Speed and time left count only work of this run, not shards that an earlier run finished."""
 
     def __init__(self, root: Path, sizes_bytes: Sequence[int]) -> None:
         self.root, self.sizes, self.started = root, sizes_bytes, time.monotonic()
-        self.finished: dict[int, Counts] = {}
-        self.before = self._sum()
+        self.weight = sum(sizes_bytes) or 1
+        self.seen, self.finished = set[str](), Counts()  # names of finished shards, and what they counted
+        self.before = self.total()
 
     def line(self) -> tuple[float, int, str]:
         """Returns (shards done, number of shards, text with documents, MB/s, dropped share and reasons, time left)."""
-        now, seconds = self._sum(), max(1e-9, time.monotonic() - self.started)
+        now, seconds = self.total(), max(1e-9, time.monotonic() - self.started)
         parts = [f"{now.documents:,} documents"] if now.documents else []
         if now.share == self.before.share:
             parts.append("the workers start")
@@ -236,35 +300,29 @@ class _Progress:
             parts.append(f"{duration_text(seconds * (1 - now.share) / done)} left")
         return round(now.share * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
 
-    def _sum(self) -> Counts:
-        total = Counts()
-        weight = sum(self.sizes) or 1
-        for index, shard in self._shards().items():
-            total.documents += shard.documents
-            total.size_bytes += shard.size_bytes
-            total.share += self.sizes[index] / weight * shard.share
-            total.dropped.update(shard.dropped)
-        return total
-
-    def _shards(self) -> dict[int, Counts]:
-        """Returns number -> counts of the shards that are done or have counted something, from one listing of the folder."""
+    def total(self) -> Counts:
+        """Returns the sum over all shards that are done or have counted something, from one listing of the folder."""
         running: dict[int, Counts] = {}
-        for name in sorted(os.listdir(self.root)) if self.root.is_dir() else ():
+        for name in sorted(set(os.listdir(self.root)) - self.seen) if self.root.is_dir() else ():
             number, _, rest = name.partition(".")
-            if not number.isdecimal() or int(number) in self.finished:
+            if not number.isdecimal() or number in self.seen:
                 continue
             with suppress(OSError, ValueError):  # a meter is deleted when its shard is done; a node that died may leave an empty one
                 if not rest:
-                    self.finished[int(number)] = replace(_read_counts(self.root / name / MEASURE), share=1.0)
+                    self.finished.add(replace(_read_counts(self.root / name / MEASURE), share=1.0), self.sizes[int(number)] / self.weight)
+                    self.seen.add(name)
                 elif rest.endswith(MEASURE):
                     running[int(number)] = _read_counts(self.root / name)
-        return running | self.finished
+        total = replace(self.finished, dropped=self.finished.dropped.copy())
+        for index, shard in running.items():
+            total.add(shard, self.sizes[index] / self.weight)
+        return total
 
 
 def _read_counts(path: Path) -> Counts:
     """Returns the counts that `Meter.write` wrote."""
     values = json.loads(path.read_text(encoding="utf-8"))
-    return Counts(values["documents"], values["size_bytes"], values["share"], Counter(values["dropped"]))
+    return Counts(values["documents"], values["size_bytes"], values["share"], values["seconds"], Counter(values["dropped"]))
 
 
 def _execute(jobs: Sequence[ShardJob[Task, Result]], ctx: Context, label: str, progress: _Progress, apart: bool) -> None:
@@ -276,8 +334,11 @@ def _execute(jobs: Sequence[ShardJob[Task, Result]], ctx: Context, label: str, p
         ctx.progress(done, total, "shards", f"{label}: {text}" if text else label)
 
     def watch() -> None:
-        while not stop.wait(LOOK_S if ctx.runtime.engine == "local" else CLUSTER_LOOK_S):
+        pause = every_s = LOOK_S if ctx.runtime.engine == "local" else CLUSTER_LOOK_S
+        while not stop.wait(pause):
+            began = time.monotonic()
             tell()
+            pause = max(every_s, 50 * (time.monotonic() - began))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

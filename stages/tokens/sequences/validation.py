@@ -15,6 +15,8 @@ from uuid import UUID
 
 import numpy as np
 
+from stages.record.tables.shards import shard_name
+
 
 @dataclass(frozen=True)
 class Validation:
@@ -40,11 +42,11 @@ def read_validation(mixture: Path, tokens: Path) -> Validation:
 
     held = pq.read_table(mixture / "sequence_spans" / "validation.parquet", columns=["shard", "start"])
     shard, start = held.column("shard").to_numpy(), held.column("start").to_numpy()
-    doc_ids, ids, sizes, dtype = [], [], [], _described(tokens)["dtype"]
+    doc_ids, ids, sizes, described = [], [], [], read_tokens_json(tokens)
     for number in np.unique(shard):
-        spans = pq.read_table(tokens / "spans" / f"{number:05d}.parquet")
+        spans = pq.read_table(tokens / "spans" / f"{shard_name(number, len(described['shards']))}.parquet")
         wanted = spans.filter(pc.is_in(spans.column("start"), value_set=_array(start[shard == number])))
-        flat = open_tokens(tokens, int(number), dtype)
+        flat = open_tokens(tokens, int(number), described)
         for row in wanted.to_pylist():
             if row["bytes"]:
                 doc_ids.append(row["doc_id"])
@@ -69,31 +71,34 @@ def read_training_segments(mixture: Path, tokens: Path, limit: int, seed: int) -
     if int(segments[:, 2].sum()) > limit:
         order = np.random.default_rng(seed).permutation(len(segments))
         order = np.sort(order[: max(int(np.searchsorted(np.cumsum(segments[order, 2]), limit, side="right")), 1)])
-    taken, described = segments[order], _described(tokens)
+    taken, described = segments[order], read_tokens_json(tokens)
     chosen = [np.zeros(0, np.int64)] * len(taken)
     by_shard = np.argsort(taken[:, 0], kind="stable")
     for numbers in np.split(by_shard, np.flatnonzero(np.diff(taken[by_shard, 0])) + 1) if len(taken) else ():
-        flat = open_tokens(tokens, int(taken[numbers[0], 0]), described["dtype"])
+        flat = open_tokens(tokens, int(taken[numbers[0], 0]), described)
         for number, (_, start, length) in zip(numbers.tolist(), taken[numbers].tolist(), strict=True):
             chosen[number] = np.asarray(flat[start : start + length], dtype=np.int64)
     return chosen, described["vocab_size"]
 
 
-def open_tokens(tokens: Path, shard: int, dtype: str) -> np.ndarray:
-    """Returns one shard of a tokens artifact, memory-mapped. dtype: "uint16" or "uint32", as in tokens.json."""
-    return np.memmap(tokens / "tokens" / f"{shard:05d}.bin", dtype="<u2" if dtype == "uint16" else "<u4", mode="r")
-
-
 class TokensJson(TypedDict):
-    """What is read of tokens.json: the type of an id in the token files, and the number of ids."""
+    """What is read of tokens.json: the type of an id in the token files ("uint16" or "uint32"), the number of ids, and an entry per shard."""
 
     dtype: str
     vocab_size: int
+    shards: list[dict[str, int]]
 
 
-def _described(tokens: Path) -> TokensJson:
+def read_tokens_json(tokens: Path) -> TokensJson:
+    """Returns what the folder of a tokens artifact says of its token files."""
     described: TokensJson = json.loads((tokens / "tokens.json").read_text(encoding="utf-8"))
     return described
+
+
+def open_tokens(tokens: Path, shard: int, described: TokensJson) -> np.ndarray:
+    """Returns one shard of a tokens artifact, memory-mapped. described: its tokens.json."""
+    path = tokens / "tokens" / f"{shard_name(shard, len(described['shards']))}.bin"
+    return np.memmap(path, dtype="<u2" if described["dtype"] == "uint16" else "<u4", mode="r")
 
 
 def _array(values: np.ndarray) -> object:

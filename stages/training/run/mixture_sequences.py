@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import StageError
+from stages.record.tables.shards import shard_name
 from stages.tokens.tokenizer.canary_files import check_canaries
 from stages.training.run.training_tables import REPLAYED_MIXTURE, REPLAYED_TOKENS
 
@@ -58,7 +59,8 @@ def part_files(tokens: Path, mixture: Path, part: str, seq_len: int) -> Sequence
 
     folder = mixture / part
     about = json.loads((tokens / "tokens.json").read_text(encoding="utf-8"))
-    shards = tuple(str(tokens / "tokens" / f"{number:05d}.bin") for number in range(len(about["shards"])))
+    count = len(about["shards"])
+    shards = tuple(str(tokens / "tokens" / f"{shard_name(number, count)}.bin") for number in range(count))
     return SequenceFiles(shards, about["dtype"], str(folder / "segments.npy"), str(folder / "sequences.npy"), seq_len, about["pad"])
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main as loam
+from stages.record.contract.declaration import ShardRecord
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import Runtime, SlurmRequest
 from stages.record.engines import slurm, worker
@@ -48,7 +49,7 @@ class Stage:
     def __init__(self, scratch: Path, **asked: Any) -> None:
         self.node, self.scratch, self.said = "toy", scratch, list[str]()
         self.runtime = Runtime(engine="slurm", slurm=SlurmRequest(**asked))
-        self.log = self.said.append
+        self.log, self.shards = self.said.append, ShardRecord()
 
     def progress(self, *values: Any) -> None: ...
 
@@ -102,6 +103,18 @@ def test_shards_are_made_by_an_array_and_nothing_is_left(arrays: Path, tmp_path:
     assert len(list((root / "slurm-logs").iterdir())) == 3, "a percent sign in the path is no pattern of sbatch"
     run_shards(shard, words(7), stage, "toys of all")
     assert len(stage.said) == 1, "what is there is not made again"
+
+
+@pytest.mark.parametrize(("seconds", "elements", "minutes"), [(2400.0, 3, "23.3"), (800.0, 2, "11.7"), (1.0, 1, "0.0"), (600.0, 1, "17.5")])
+def test_elements_are_few_enough_to_have_ten_minutes_of_work_each(seconds: float, elements: int, minutes: str) -> None:
+    """Seven shards of size 1, where four of that size took `seconds` in all; 3 elements are asked for."""
+    stage: Any = Stage(Path("nowhere"), elements=3)
+    jobs = [ShardJob(shard, Path(f"0000{number}"), task) for number, task in enumerate(words(7))]
+    assert slurm._elements(jobs, stage, "toys") == (3, ""), "nothing is known: as many as are asked for"
+    stage.shards.earlier = lambda label: ({"shards": 4, "size": 4, "seconds": seconds}, f"{label}-3")
+    assert slurm._elements(jobs, stage, "toys") == (elements, f" of about {minutes} minutes, by the times of toys-3")
+    large = [ShardJob(shard, job.folder, job.task, 1000) for job in jobs]
+    assert slurm._elements(large, stage, "toys")[0] == (2 if seconds == 1.0 else 3), "larger shards take longer"
 
 
 def test_a_killed_element_is_submitted_again_for_what_it_left(arrays: Path, tmp_path: Path) -> None:

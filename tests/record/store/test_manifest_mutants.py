@@ -122,13 +122,13 @@ def test_files_are_listed_by_path_with_their_marks_and_a_right_mode_is_left_alon
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / manifest.NAME).write_text("{}")
-    found = Path.rglob
+    walk = os.walk
 
-    def backwards(folder: Path, pattern: str) -> Iterator[Path]:
-        return iter(sorted(found(folder, pattern), reverse=True))
+    def backwards(folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        return reversed([(below, folders, sorted(files, reverse=True)) for below, folders, files in walk(folder)])
 
-    monkeypatch.setattr(Path, "rglob", backwards)
-    monkeypatch.setattr(os, "fchmod", lambda *_: pytest.fail("changed a mode that was right"))
+    monkeypatch.setattr(os, "walk", backwards)
+    monkeypatch.setattr(os, "chmod", lambda *_: pytest.fail("changed a mode that was right"))
     marks: dict[str, list[int]] = {}
     entries = manifest.list_files(tmp_path, marks)
     assert [(entry["path"], entry["bytes"]) for entry in entries] == [(name, len(name)) for name in names]

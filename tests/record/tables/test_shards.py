@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -18,7 +19,7 @@ import psutil
 import pytest
 
 from stages.record.tables import shards
-from stages.record.tables.shards import MEASURE, Meter, ShardJob, _Progress
+from stages.record.tables.shards import MEASURE, Meter, Shard, ShardJob, _Progress, collect, shard_name
 from tests.conftest import PROJECT
 
 WITHIN_S = 10
@@ -104,6 +105,7 @@ def test_a_worker_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     meter.add(1, 10)
     meter.add(1, 10, "short")
     values = json.loads((tmp_path / "meter.json").read_text())
+    assert values.pop("seconds") >= 0
     assert values == {"documents": 2, "size_bytes": 20, "share": 0.5, "dropped": {"short": 1}}
     meter.add(1, 10, share=0.9)
     assert json.loads((tmp_path / "meter.json").read_text())["share"] == 0.9
@@ -124,7 +126,11 @@ def test_every_file_of_a_shard_is_on_disk_before_its_folder_is_named(tmp_path: P
     assert sorted(done) == sorted(
         f"00000.a1.partial{name}" for name in ("", "/one.bin", "/more", "/more/two.bin", f"/{MEASURE}", "/result.json")
     )
-    assert json.loads((tmp_path / "00000" / "result.json").read_text()) == 7
+    told = json.loads((tmp_path / "00000" / "result.json").read_text())
+    assert told["result"] == 7
+    written = [tmp_path / "00000" / name for name in ("one.bin", "more/two.bin")]
+    expected = [[path.stat().st_ino, 1, path.stat().st_mtime_ns, hashlib.sha256(b"x").hexdigest()] for path in written]
+    assert sorted(told["files"]) == sorted(expected), "what a worker hashed, for the publication"
 
 
 def test_of_two_attempts_the_first_that_is_done_counts_and_the_other_leaves_nothing(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_of_two_attempts_the_first_that_is_done_counts_and_the_other_leaves_noth
     ShardJob(second, tmp_path / "00000", 8).attempt("a2")
     assert met == [["00000.a2.partial"]]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000"], "no partial folder, meter or record is left"
-    assert json.loads((tmp_path / "00000" / "result.json").read_text()) == 7, "the first result stays"
+    assert json.loads((tmp_path / "00000" / "result.json").read_text())["result"] == 7, "the first result stays"
 
 
 def test_an_error_of_the_disk_while_a_shard_is_named_is_not_taken_for_another_attempt(
@@ -152,3 +158,29 @@ def test_an_error_of_the_disk_while_a_shard_is_named_is_not_taken_for_another_at
     monkeypatch.setattr(shards.os, "rename", refuses)
     with pytest.raises(OSError, match="No space left"):
         ShardJob(_written, tmp_path / "00000", 7).attempt()
+
+
+def test_names_of_more_than_100_000_shards_sort_as_their_numbers_and_fewer_keep_five_digits(tmp_path: Path) -> None:
+    """Catches: shard 100000 between 10000 and 10001, so that a stage which sorts the files of its input reads another order than was written."""
+    assert [shard_name(number, 100_000) for number in (0, 7, 99_999)] == ["00000", "00007", "99999"]
+    assert shard_name(0, 0) == "00000"
+    names = [shard_name(number, 100_010) for number in range(100_010)]
+    assert sorted(names) == names and len({*names}) == 100_010 and names[7] == "000007"
+    for number in (7, 100_000):
+        (tmp_path / names[number]).mkdir()
+        (tmp_path / names[number] / "word.txt").write_text(str(number))
+    made = collect([Shard(number, tmp_path / names[number], None) for number in (7, 100_000)], "word.txt", tmp_path / "out")
+    assert [path.name for path in made] == ["000007.txt", "100000.txt"] and sorted(path.read_text() for path in made) == ["100000", "7"]
+
+
+def test_a_file_of_which_a_later_change_would_not_show_is_left_to_the_publication(tmp_path: Path) -> None:
+    """Catches: a hash that is trusted although the clock of the file system is ahead, so that another change has the same mtime."""
+
+    def ahead(folder: Path, task: int, meter: Meter) -> int:
+        _written(folder, task, meter)
+        os.utime(folder / "one.bin", ns=(0, time.time_ns() + 3_600_000_000_000))
+        return task
+
+    ShardJob(ahead, tmp_path / "00000", 7).attempt("a1")
+    told = json.loads((tmp_path / "00000" / "result.json").read_text())
+    assert [inode for inode, *_ in told["files"]] == [(tmp_path / "00000" / "more" / "two.bin").stat().st_ino]

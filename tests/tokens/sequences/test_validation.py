@@ -64,13 +64,14 @@ def test_training_segments_are_those_of_the_mixture(made_of: tuple[Artifact, Art
     assert [p.tolist() for p in some] == [p.tolist() for p in again]
 
 
-def test_one_of_many_shards_is_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("count", "digits"), [(5, 5), (100_001, 6)])
+def test_one_of_many_shards_is_open_at_a_time(count: int, digits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process may open 1,024 files as a rule. The segments keep their order, although they alternate between the shards."""
     for folder in ("tokens", "train"):
         (tmp_path / folder).mkdir()
     for shard in range(5):
-        np.arange(10 * shard, 10 * shard + 10, dtype="<u2").tofile(tmp_path / "tokens" / f"{shard:05d}.bin")
-    (tmp_path / "tokens.json").write_text('{"dtype": "uint16", "vocab_size": 50}')
+        np.arange(10 * shard, 10 * shard + 10, dtype="<u2").tofile(tmp_path / "tokens" / f"{str(shard).zfill(digits)}.bin")
+    (tmp_path / "tokens.json").write_text(json.dumps({"dtype": "uint16", "vocab_size": 50, "shards": [{"tokens": 10}] * count}))
     places = [(shard, start, 2) for start in (0, 4) for shard in (3, 0, 4, 1)]
     np.save(tmp_path / "train" / "segments.npy", np.array(places))
     opened: list[weakref.ref[np.ndarray]] = []
