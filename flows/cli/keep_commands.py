@@ -14,6 +14,7 @@ from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, 
 from flows.cli.printing import answer, print_table, say
 from flows.progress import size_text
 from stages.record.contract.errors import RecipeError
+from stages.record.run.scratch import folders_of
 from stages.training.checkpoints.snapshot_folders import root, steps_in
 
 if TYPE_CHECKING:
@@ -255,13 +256,13 @@ def scratch_content(folder: Path) -> tuple[str, str]:
     """Returns what a scratch folder holds, and how far it is.
 
     Args:
-        folder: The scratch folder of a node. Its `work` is the stage's `Context.scratch`.
+        folder: The scratch folder of a node.
 
     Returns:
         ("snapshot", "step 855") of a training, ("12 finished shards", "") of sharded work, ("journal", "") of a crawl, ("list of bad records",
         "") of a stage that refused some, ("scratch files", "") of anything else.
     """
-    work = folder / "work"
+    work = folders_of(folder).work
     if steps := steps_in(root(work)):
         return "snapshot", f"step {steps[-1]}"
     if shards := len(list(work.glob("*/[0-9][0-9][0-9][0-9][0-9]/result.json"))):

@@ -8,6 +8,7 @@ recorded.py). Nothing reads the copy in place of the manifest.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
+from stages.record.processes import read_replaced
 from stages.record.store import manifest_schema, names
 from stages.record.store.external import mark_of, sha256_file
 from stages.record.store.files import fsync, make_durably, usual_mode, write_durably
@@ -36,7 +38,7 @@ def read_artifact(path: Path) -> Artifact:
         VerificationError: Its manifest cannot be read or breaks the schema.
     """
     try:
-        return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
+        return Artifact(path, manifest_schema.parsed(read_replaced(path / NAME)))
     except ValueError as error:
         raise VerificationError(
             f"The manifest is damaged: {error}.", where=str(path / NAME), do=f"{_restore(path)}emove the folder and run the recipe again."
@@ -62,7 +64,7 @@ def recorded_digest(folder: Path) -> str:
 def read_copy(folder: Path) -> Manifest | None:
     """Returns the manifest of an artifact as it was published. None if there is no copy that can be read."""
     try:
-        return manifest_schema.parsed(copy_path(folder).read_bytes())
+        return manifest_schema.parsed(read_replaced(copy_path(folder)))
     except (OSError, ValueError):
         return None
 
@@ -207,7 +209,8 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
         The published artifact.
 
     Raises:
-        StageError: The manifest breaks the schema.
+        StageError: The manifest breaks the schema, or another run published in the place of this artifact.
+        OSError: `out` is not there any more, or the disk is full.
     """
     text = json.dumps(manifest, indent=1, ensure_ascii=False)
     try:
@@ -238,7 +241,20 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
     if instead_of:
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(final, aside)
-    os.rename(out, final)
+    try:
+        os.rename(out, final)  # onto a folder that is not empty: refused
+    except OSError as error:  # another run has taken `out` away, or has published: what is there stays as it is
+        if instead_of:
+            os.rename(aside, final)
+        if (final / NAME).is_file():
+            write_durably(copy_path(final), (final / NAME).read_text(encoding="utf-8"))
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        what, do = (
+            f"Another run published {final.parent.name}/{final.name} meanwhile.",
+            "Run the same command again: it uses that artifact.",
+        )
+        raise StageError(what, where=str(final), do=do) from None
     fsync(root)
     if instead_of:
         shutil.rmtree(aside)
