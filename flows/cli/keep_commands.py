@@ -14,7 +14,6 @@ from flows.cli.options import ANY_NAME, COMMON, AnyName, Command, Common, Node, 
 from flows.cli.printing import answer, print_table, say
 from flows.progress import size_text
 from stages.record.contract.errors import RecipeError
-from stages.record.run.scratch import folders_of
 from stages.training.checkpoints.snapshot_folders import root, steps_in
 
 if TYPE_CHECKING:
@@ -262,6 +261,8 @@ def scratch_content(folder: Path) -> tuple[str, str]:
         ("snapshot", "step 855") of a training, ("12 finished shards", "") of sharded work, ("journal", "") of a crawl, ("list of bad records",
         "") of a stage that refused some, ("scratch files", "") of anything else.
     """
+    from stages.record.run.scratch import folders_of
+
     work = folders_of(folder).work
     if steps := steps_in(root(work)):
         return "snapshot", f"step {steps[-1]}"

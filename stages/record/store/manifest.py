@@ -197,7 +197,7 @@ def content_digest(files: Sequence[FileEntry], identity: Sequence[str] = ()) -> 
 
 
 def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
-    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place.
+    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place (see `_move_into_place`).
 
     Args:
         home: The home folder.
@@ -209,8 +209,7 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
         The published artifact.
 
     Raises:
-        StageError: The manifest breaks the schema, or another run published in the place of this artifact.
-        OSError: `out` is not there any more, or the disk is full.
+        StageError: The manifest breaks the schema.
     """
     text = json.dumps(manifest, indent=1, ensure_ascii=False)
     try:
@@ -238,13 +237,27 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
         final = root / (stem + (f".{number}" if number > 1 else ""))
     make_durably(copy_path(final).parent, home)
     write_durably(copy_path(final), text)
+    _move_into_place(out, final, aside if instead_of else None)
+    fsync(root)
     if instead_of:
+        shutil.rmtree(aside)
+    return read_artifact(final)
+
+
+def _move_into_place(out: Path, final: Path, aside: Path | None) -> None:
+    """Renames a complete folder to its place. aside: where the damaged artifact goes that it replaces; None if it replaces none.
+
+    Raises:
+        StageError: Another run published there.
+        OSError: Another run has taken `out` away.
+    """
+    if aside:
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(final, aside)
     try:
         os.rename(out, final)  # onto a folder that is not empty: refused
-    except OSError as error:  # another run has taken `out` away, or has published: what is there stays as it is
-        if instead_of:
+    except OSError as error:  # what is there stays as it is
+        if aside:
             os.rename(aside, final)
         if (final / NAME).is_file():
             write_durably(copy_path(final), (final / NAME).read_text(encoding="utf-8"))
@@ -255,10 +268,6 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
             "Run the same command again: it uses that artifact.",
         )
         raise StageError(what, where=str(final), do=do) from None
-    fsync(root)
-    if instead_of:
-        shutil.rmtree(aside)
-    return read_artifact(final)
 
 
 def glance(artifact: Artifact) -> list[str]:
