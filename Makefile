@@ -2,7 +2,8 @@
 # make bench: benchmarks (minutes).   make bench-smoke: each benchmark at its smallest size (minutes).   make test-chaos: kill real runs (half an
 # hour).   make test-fuzz: hostile input (ten minutes).
 # make test-long: trainings against their oracles, kills, servers, the whole tiny pipeline (twenty minutes).
-# make test-cluster: shards on a real Slurm and a real Ray of two nodes on loopback, with kills (half an hour; root, and packages, which it installs).
+# make test-cluster: shards on a real Slurm and a real Ray of two nodes on loopback, with kills, and a home on a file system with two mounts (half an
+# hour; root, and packages, which it installs).
 # make test-real: the tests that read real data, where it is (minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.
 # make test-newcomer: own files, by the commands of the README (minutes).   make test-decide: how often `loam decide` errs (an hour).

@@ -19,6 +19,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from flows.prefect_environment import prefect_folder
 from stages.record.store.files import write_durably
 
 AUTH = "PREFECT_API_AUTH_STRING"
@@ -32,7 +33,7 @@ def new_auth() -> str:
 
 def profiles_path(home: Path) -> Path:
     """Returns the profiles file of a home."""
-    return home / "prefect" / "client" / "profiles.toml"
+    return prefect_folder(home) / "client" / "profiles.toml"
 
 
 def home_auth(home: Path, url: str) -> str:

@@ -5,7 +5,7 @@ which then waits minutes for its answer. It also keeps running after the run is 
 parent.
 Guarantee: the server listens on 127.0.0.1 and serves only clients with its authentication string (flows/prefect_app.py). No other server
 receives that string. A database has at most one server, which holds a lock file next to the database while it lives. The first server of a
-home uses <home>/prefect. Concurrent ones use <home>/prefect/beside-2 and so on; later ones use these folders again.
+home uses <home>/prefect (`prefect_folder`). Concurrent ones use beside-2 in it and so on; later ones use these folders again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from flows.opened_recipe import ROOT
 from flows.prefect_access import AUTH, new_auth, private_folder, profiles_path, written_for_another
-from flows.prefect_environment import prefect_settings
+from flows.prefect_environment import prefect_folder, prefect_settings
 from stages.record.contract.errors import StageError
 from stages.record.processes import die_with_parent, free_port, lock_file
 
@@ -76,7 +76,7 @@ def client_environment(home: Path, start: bool) -> Iterator[dict[str, str] | Non
 def served_url(home: Path) -> str:
     """Returns the address of the server of `loam serve` on a home; empty if none answers yet."""
     try:
-        with (home / "prefect" / LOCK).open(encoding="utf-8") as file:
+        with (prefect_folder(home) / LOCK).open(encoding="utf-8") as file:
             return "" if lock_file(file.fileno(), shared=True) else file.read()
     except (FileNotFoundError, PermissionError):  # the server of another user is not this one's
         return ""
@@ -84,7 +84,7 @@ def served_url(home: Path) -> str:
 
 def say_served(home: Path, url: str) -> None:
     """Tells the runs of a home where the server of `loam serve` is. It holds the lock of the main database."""
-    (home / "prefect" / LOCK).write_text(url, encoding="utf-8")
+    (prefect_folder(home) / LOCK).write_text(url, encoding="utf-8")
 
 
 def start_server(port: int, environment: Mapping[str, str], lock: int) -> subprocess.Popen[bytes]:
@@ -130,13 +130,13 @@ def main_database(home: Path) -> Iterator[int]:
         StageError: another server holds the lock.
     """
     with ExitStack() as opened:
-        lock = _lock(home / "prefect", opened)
+        lock = _lock(prefect_folder(home), opened)
         if lock is None:
             what, do = (
                 "Another Prefect server works on this home's database.",
                 "Wait until that run or `loam serve` ends, or name another --home.",
             )
-            raise StageError(what, where=str(home / "prefect"), do=do)
+            raise StageError(what, where=str(prefect_folder(home)), do=do)
         yield lock
 
 
@@ -145,7 +145,7 @@ def _free_database(home: Path) -> Iterator[tuple[Path, int]]:
     """Yields the first folder whose database no server uses, and its lock as a file descriptor that is open inside the block."""
     with ExitStack() as opened:
         for number in count(1):
-            folder = home / "prefect" / (f"beside-{number}" if number > 1 else "")
+            folder = prefect_folder(home) / (f"beside-{number}" if number > 1 else "")
             lock = _lock(folder, opened)
             if lock is not None:
                 yield folder, lock

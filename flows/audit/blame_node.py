@@ -92,7 +92,10 @@ def _left(home: Path, job: NodeJob) -> tuple[Path, ...]:
     """Returns the folders with snapshots of the job: those in which it was built by this code, and its artifact."""
     folders = [scratch.scratch_path(home, job, force) for force in (False, True)]
     cached = runner.find_cached(home, job)
-    return (*(folder / "work" for folder in folders if scratch.is_of_this_code(job, folder)), *((cached.path,) if cached else ()))
+    return (
+        *(scratch.folders_of(folder).work for folder in folders if scratch.is_of_this_code(job, folder)),
+        *((cached.path,) if cached else ()),
+    )
 
 
 def _refuse_record(reason: str, where: str, record: str) -> None:

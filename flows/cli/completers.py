@@ -60,6 +60,6 @@ def _names(context: CompletionContext, sql: str) -> list[str]:
     from stages.record.index import database
 
     home = default_home(context["--home"].raw or "")
-    if not (home / database.FILE).is_file():
+    if not database.index_path(home).is_file():
         return []
     return [str(row[0]) for row in database.query(home, f"SELECT name FROM ({sql}) ORDER BY name LIMIT {MAX_NAMES}")[1]]

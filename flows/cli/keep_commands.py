@@ -255,13 +255,15 @@ def scratch_content(folder: Path) -> tuple[str, str]:
     """Returns what a scratch folder holds, and how far it is.
 
     Args:
-        folder: The scratch folder of a node. Its `work` is the stage's `Context.scratch`.
+        folder: The scratch folder of a node.
 
     Returns:
         ("snapshot", "step 855") of a training, ("12 finished shards", "") of sharded work, ("journal", "") of a crawl, ("list of bad records",
         "") of a stage that refused some, ("scratch files", "") of anything else.
     """
-    work = folder / "work"
+    from stages.record.run.scratch import folders_of
+
+    work = folders_of(folder).work
     if steps := steps_in(root(work)):
         return "snapshot", f"step {steps[-1]}"
     if shards := len(list(work.glob("*/[0-9][0-9][0-9][0-9][0-9]/result.json"))):

@@ -135,7 +135,7 @@ def _refuse_other_mixture(recipe: Recipe, base: Artifact, imported: Mapping[str,
 
 def _artifact_id(home: Path, name: str) -> str:
     """Returns the id "node/folder" of an artifact that `name` means by its alias ("dedup-3"); otherwise `name` unchanged."""
-    if "/" in name or not (home / database.FILE).is_file():
+    if "/" in name or not database.index_path(home).is_file():
         return name
     found = database.query(home, "SELECT artifact_id FROM artifact WHERE alias = ?", [name])[1]
     return str(found[0][0]) if found else name

@@ -209,7 +209,7 @@ def _changed_modules(job: NodeJob, earlier: Artifact) -> str:
 
 def _of_other_recipes(home: Path, node: str, recipe: str) -> set[str]:
     """Returns the ids of a node's artifacts that only runs of other recipes built or used; none if there is no index that can be read."""
-    if (home / database.FILE).is_file():
+    if database.index_path(home).is_file():
         with suppress(LoamError):
             return {artifact_id for (artifact_id,) in database.query(home, OF_OTHER_RECIPES, [node, recipe])[1]}
     return set()

@@ -1,16 +1,20 @@
 """Operating-system helpers for core, lm and flows: a child process that dies with its parent, SIGTERM, a free port, a file lock, memory, proxies.
 
+Also reads a file that another machine replaces.
+
 The module imports only the standard library. The ranks of lm need the same helpers as core's workers, but lm may not import core.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +74,43 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+REREAD_S = (0.01, 0.05, 0.2, 0.5, 1.0, 1.0)
+"""Pauses before a file is read again that another machine replaced. A client of a shared file system keeps names for about a second."""
+
+
+def read_replaced(path: Path, most_bytes: int = -1) -> bytes:
+    """Returns the content of a file, also while another machine replaces it on a file system that both share.
+
+    This machine may then still know the old file under the name, which is gone: opening or reading it fails with ESTALE, or with ENOENT
+    although the folder lists the name. Both are tried again after REREAD_S. A file that is not there is an error at once.
+
+    Args:
+        path: The file.
+        most_bytes: Reads at most so many bytes; -1 for all.
+
+    Raises:
+        OSError: The file is not there, or cannot be read, also not after the pauses.
+    """
+    pauses = iter(REREAD_S)
+    while True:
+        try:
+            with path.open("rb") as file:
+                return file.read(most_bytes)
+        except OSError as error:
+            replaced = error.errno == errno.ESTALE or (error.errno == errno.ENOENT and _is_listed(path))
+            if not replaced or (pause_s := next(pauses, None)) is None:
+                raise
+            time.sleep(pause_s)
+
+
+def _is_listed(path: Path) -> bool:
+    """Returns whether the folder of a path lists its name, and not as a link, whose target may be what is missing."""
+    try:
+        return path.name in os.listdir(path.parent) and not path.is_symlink()
+    except OSError:
+        return False
 
 
 def lock_file(handle: int, *, shared: bool = False, wait: bool = False) -> bool:

@@ -133,7 +133,7 @@ def test_gc_takes_scratch_and_free_leases(tmp_path: Path) -> None:
     left = home / "scratch" / "words-0123456789ab" / "work"
     left.mkdir(parents=True)
     (left / "half").write_text("1234")
-    (home / "leases" / "words-0123456789ab").write_text("")
+    (home / "leases" / "words-0123456789ab").mkdir()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait(timeout=60)
     (home / f".hashes.json.{ended.pid}.2").write_text("")

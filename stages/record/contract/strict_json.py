@@ -15,6 +15,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from stages.record.processes import read_replaced
+
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
@@ -64,8 +66,7 @@ def read_object(path: Path) -> dict[str, Any]:
     Raises:
         BadJsonError: The file is too large, or does not hold one JSON object.
     """
-    with path.open("rb") as file:
-        raw = file.read(MAX_FILE_BYTES + 1)
+    raw = read_replaced(path, MAX_FILE_BYTES + 1)
     if len(raw) > MAX_FILE_BYTES:
         raise BadJsonError(f"more than {MAX_FILE_BYTES >> 20} MiB")
     value = parse(raw)

@@ -1,4 +1,6 @@
-"""Reads and writes the index over manifests and run records: <home>/lineage.duckdb. No other code opens it.
+"""Reads and writes the index over manifests and run records, lineage.duckdb. No other code opens it.
+
+It is in the home, or, for a home that machines share, on the own disk of each machine (home.own_disk), which makes its own from the records.
 
 Guarantee: the file is never opened for writing in place. The holder of the lock file indexes all new manifests, runs and names on a private
 copy, runs CHECKPOINT and replaces the index by os.replace. The new index is read-only (0444) and has no .wal. A waiting writer may find its
@@ -32,6 +34,7 @@ from stages.record.index.limited_query import Table, run_limited, run_query
 from stages.record.index.scan import News, Seen, find_news, rows_of
 from stages.record.processes import lock_file
 from stages.record.store.files import fsync
+from stages.record.store.home import own_disk
 
 if TYPE_CHECKING:
     import duckdb
@@ -51,6 +54,11 @@ def update(home: Path) -> None:
     A home that cannot be written is a RecipeError. A full disk or a failure of DuckDB is a StageError; the old index stays as it was.
     """
     _write(home)
+
+
+def index_path(home: Path) -> Path:
+    """Returns the path of a home's index on this machine."""
+    return own_disk(home) / FILE
 
 
 def refresh(home: Path) -> None:
@@ -128,7 +136,7 @@ def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator
     """
     import duckdb
 
-    path = home / FILE
+    path = index_path(home)
     if not path.is_file() and not any((home / name).is_dir() for name in RECORDS):
         raise RecipeError(
             "This home has no lineage yet.", where=str(home), do="Run a recipe first (`loam run tiny`) or name another home with --home."
@@ -203,7 +211,7 @@ def _sound(home: Path) -> bool:
     """Returns whether every block of every table can be read."""
     import duckdb
 
-    connection = _open(home / FILE)
+    connection = _open(index_path(home))
     if connection is None:
         return False
     with closing(connection):
@@ -237,29 +245,30 @@ def _write(home: Path, fresh: bool = False) -> None:
     """
     import duckdb
 
-    if (home / FILE).is_dir():
+    path = index_path(home)
+    if path.is_dir():
         do = "Move or remove the folder; the index is made again."
-        raise StageError("The index is a folder, not a file.", where=str(home / FILE), do=do)
+        raise StageError("The index is a folder, not a file.", where=str(path), do=do)
     try:
-        with group_commit(home / LOCK) as needed:
-            if not (needed or fresh) and (home / FILE).is_file():
+        with group_commit(path.with_name(LOCK)) as needed:
+            if not (needed or fresh) and path.is_file():
                 return
-            for left in home.glob(f".{FILE}.*"):  # left by a killed writer, because only the holder of the lock writes
+            for left in path.parent.glob(f".{FILE}.*"):  # left by a killed writer, because only the holder of the lock writes
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-            (home / f"{FILE}.wal").unlink(missing_ok=True)
-            _commit_or_rebuild(home, None if fresh else _seen(home / FILE))
+            path.with_name(f"{FILE}.wal").unlink(missing_ok=True)
+            _commit_or_rebuild(home, None if fresh else _seen(path))
         return
     except OSError as error:
-        if clear := of_the_disk(error, "while the index was written", home):
+        if clear := of_the_disk(error, "while the index was written", path.parent):
             raise clear from error
         raise
     except duckdb.Error as error:
         what = str(error).splitlines()[0]
     # Raised outside of the except block: DuckDB's error as context would keep the connection alive until the interpreter ends.
-    if os.strerror(errno.ENOSPC) in what and (full := of_the_disk(OSError(errno.ENOSPC, what), "while the index was written", home)):
+    if os.strerror(errno.ENOSPC) in what and (full := of_the_disk(OSError(errno.ENOSPC, what), "while the index was written", path.parent)):
         raise full
     do = "Correct what it names; manifests are whole, and the next run or `loam lineage reindex` completes the index."
-    raise StageError(f"The index could not be written: {what}", where=str(home / FILE), do=do)
+    raise StageError(f"The index could not be written: {what}", where=str(path), do=do)
 
 
 def _commit_or_rebuild(home: Path, seen: Seen | None) -> None:
@@ -285,7 +294,8 @@ def _commit(home: Path, seen: Seen | None) -> None:
     news = find_news(home, seen or Seen())
     if seen is not None and not news:
         return
-    path, private = home / FILE, home / f".{FILE}.{os.getpid()}"
+    path = index_path(home)
+    private = path.with_name(f".{FILE}.{os.getpid()}")
     try:
         if seen is not None:
             shutil.copyfile(path, private)

@@ -12,7 +12,11 @@ import glob
 import json
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from stages.record.store import names
+from stages.record.store.home import own_disk
 
 if TYPE_CHECKING:
     from stages.record.store.manifest_schema import Manifest, RecordCountsEntry
@@ -178,6 +182,11 @@ def create_sql() -> list[str]:
     return [*tables, ALIAS, UPSTREAM]
 
 
+def sign_of(home: Path) -> str:
+    """Returns the name of a file by which a view knows that its home is still there: the index; the counters, if that is not in the home."""
+    return "lineage.duckdb" if own_disk(home) == home else names.COUNTERS
+
+
 def side_view_sql(root: str, view: str, columns: Sequence[tuple[str, str]], patterns: Sequence[str]) -> str:
     """Returns the SQL of a view over all its side tables.
 
@@ -199,7 +208,7 @@ def side_view_sql(root: str, view: str, columns: Sequence[tuple[str, str]], patt
     # The check is in every column, so no condition that is pushed down can skip it.
     moved = f"CASE WHEN found = 0 THEN error({text(f'The home is no longer {root}: run `loam lineage reindex` where it is now. (')} || found || ')') END"
     nothing = ", ".join(f"({moved})::{t} AS {name(c)}" for c, t in [*columns, ("filename", "VARCHAR")])
-    there = f"(SELECT count(*) AS found FROM glob({text(f'{glob.escape(root)}/lineage.duckdb')}))"
+    there = f"(SELECT count(*) AS found FROM glob({text(f'{glob.escape(root)}/{sign_of(Path(root))}')}))"
     return (
         f"SELECT side_table.artifact_id, side_table.node, file.filename AS file, {chosen} FROM (SELECT {nothing} FROM {there} "
         f"WHERE coalesce(({moved})::BOOLEAN, false) UNION ALL BY NAME "

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.record.contract.errors import RecipeError
+from stages.record.index import schema
+from stages.record.store.home import own_disk
 
 if TYPE_CHECKING:
     import duckdb
@@ -60,11 +62,11 @@ def lock(connection: duckdb.DuckDBPyConnection, home: Path, limits: QueryLimits 
     roots = {spelt for root in (str(home), str(home.resolve())) for spelt in (root, glob.escape(root))}  # DuckDB compares a pattern as text
     settings: dict[str, list[str] | str | int] = {
         "allowed_directories": [f"{root}/artifacts" for root in sorted(roots)],
-        "allowed_paths": [f"{root}/lineage.duckdb" for root in sorted(roots)],  # a view checks whether its home is still there
+        "allowed_paths": [f"{root}/{schema.sign_of(home)}" for root in sorted(roots)],  # a view checks whether its home is still there
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,  # Python variables are not tables
-        "temp_directory": "" if limits else f"{home}/lineage.duckdb.tmp",
+        "temp_directory": "" if limits else f"{own_disk(home)}/lineage.duckdb.tmp",
     }
     if limits:
         settings |= {"memory_limit": f"{limits.memory_mb}MB", "threads": limits.threads}

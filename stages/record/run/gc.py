@@ -4,11 +4,11 @@ Kept are the artifacts of the newest finished runs of each recipe and everything
 (`--until`, one stage) are counted separately, so that they never replace a run of the whole pipeline. Artifacts with a given name, what a
 run with a given name needs, and imported artifacts are kept too. Runs that failed, were interrupted or were killed keep the scratch that they
 would continue from (scratch.py) and the artifacts that it is made from, until their record is deleted or the scratch is named; nothing else.
-Guarantee: gc holds the home alone before it lists, so no run works meanwhile, and it removes under the same lock what it listed. It refuses
+Guarantee: gc holds the home alone before it lists, so no run works meanwhile, here or on another machine, and it removes what it listed before it lets go. It refuses
 while a manifest, a run record or a given name is damaged, because it cannot know what those keep. It removes a manifest first, so a kill
 leaves no artifact that looks complete. The next gc removes the folder that remains. Scratch whose lease has a live owner is not listed and
-not removed, also where the lock of the home does not reach, as on a file system that several machines share without locks.
-Cost: one read of every run record; up to lease.STALE_S per lease of another boot.
+not removed.
+Cost: one read of every run record; up to lease.STALE_S if there are leases of other boots.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from stages.record.index import database, schema
 from stages.record.run import scratch
 from stages.record.run.run_removal import finish_deletions
 from stages.record.store import integrity, lease, manifest, names, runs
+from stages.record.store.home import PROBE
 
 NEEDED = """
 WITH RECURSIVE kept AS (
@@ -88,7 +89,7 @@ def runs_that_lose(home: Path, found: Sequence[Collectable]) -> list[str]:
 
 
 def collect(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Describe = any_work) -> tuple[list[Collectable], int]:
-    """Removes what `collectable` lists, under the same lock, and leases that nobody holds. Rebuilds the index if anything was removed.
+    """Removes what `collectable` lists, without letting go of the home, and leases that nobody holds. Rebuilds the index if anything was removed.
 
     Raises the errors of `collectable`.
 
@@ -111,9 +112,11 @@ def collect(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
                 shutil.rmtree(folder)
             names.forget_names(home, name)
             integrity.forget(home, name)
-        free = [path for path in (home / "leases").glob("*") if not lease.is_live(path)]
-        for left in [*free, *(home / "names").glob(".*"), *(home / manifest.COPIES).glob("*/.*")]:
+        lease.live([*(home / "leases").glob("*"), *(home / "runs").glob("*/lease"), *(home / "runs").glob("*/.lease.*")], remove=True)
+        for left in [*(home / "names").glob(".*"), *(home / manifest.COPIES).glob("*/.*")]:
             left.unlink()  # left by killed processes, because nobody else works here now
+        for left in (path for name in (PROBE, f".{names.NUMBERING}.", f".{runs.CLEANING}.") for path in home.glob(f"{name}*")):
+            shutil.rmtree(left)
         runs.remove_half_written(home)
         if found:
             database.reindex(home)
@@ -160,9 +163,13 @@ def _listed(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
         name = f"{folder.parent.name}/{folder.name}"
         if manifest.FOLDER.fullmatch(folder.name) and name not in needed and folder.is_dir() and not (folder / manifest.NAME).exists():
             rows.append(_row(name, folder.parent.name, folder, "", "what a removal left of an artifact"))
-    for folder in sorted((home / "scratch").glob("*")):
-        if (name := scratch.PREFIX + folder.name) not in kept and not lease.is_live(scratch.lease_of_scratch(folder)):
-            rows.append(_scratch_row(folder, owned.get(name), describe))
+    free = [folder for folder in sorted((home / "scratch").glob("*")) if scratch.PREFIX + folder.name not in kept]
+    working = lease.live({scratch.lease_of_scratch(folder) for folder in free})
+    rows += [
+        _scratch_row(folder, owned.get(scratch.PREFIX + folder.name), describe)
+        for folder in free
+        if scratch.lease_of_scratch(folder) not in working
+    ]
     return rows
 
 

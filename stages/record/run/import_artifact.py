@@ -17,6 +17,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +139,8 @@ def _import_files(
     try:
         return runner.run_node(home, job, "", report)
     except LoamError:
-        shutil.rmtree(scratch.scratch_path(home, job), ignore_errors=True)
+        with runner.held(home, job, "import", report):  # another import of the same files may work there
+            shutil.rmtree(scratch.scratch_path(home, job), ignore_errors=True)
         raise
 
 
@@ -330,8 +332,7 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
         RecipeError: A file cannot be read.
     """
     source, node, files = theirs.path, theirs.manifest["node"], manifest.files_of(theirs)
-    out = home / "scratch" / f"{node}-{theirs.manifest['key'][:12]}-import"
-    shutil.rmtree(out, ignore_errors=True)
+    out = home / "scratch" / f"{node}-{theirs.manifest['key'][:12]}-import-{secrets.token_hex(4)}"
     try:
         for file in files:
             (out / file["path"]).parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,8 @@
 
 Guarantee: an artifact appears whole or not at all. A cached node runs nothing. Two simultaneous runs never build the same key. A killed
 stage that starts again with the same key and code gets its scratch back; with other code it starts clean. A stage reads only artifacts
-whose files are those that were recorded. An artifact is not published when a file that it was made from changed meanwhile.
+whose files are those that were recorded. An artifact is not published when a file that it was made from changed meanwhile,
+or when another run took the lease over because this one stood still.
 Cost, in addition to the stage: hashing its files once (those of shards where they were written), and those of an input that this home has not
 compared before.
 """
@@ -27,7 +28,7 @@ from stages.record.contract.secrets import redact
 from stages.record.contract.states import NodeState
 from stages.record.run.new_manifest import Build, new_manifest
 from stages.record.run.node_job import NodeJob
-from stages.record.run.scratch import open_scratch
+from stages.record.run.scratch import Scratch, leave, open_scratch, take_away
 from stages.record.run.usage import folder_bytes, memory_peak
 from stages.record.store import external, integrity, lease, manifest, names, recorded
 from stages.record.store.manifest_schema import UsageEntry
@@ -113,10 +114,11 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
     if cached := _usable_cached(home, job, run_id, force):
         return Result(NodeState.CACHED, cached)
     try:
-        with held(home, job, run_id, report):
+        with held(home, job, run_id, report) as own:
+            take_away(home, job)
             if cached := _usable_cached(home, job, run_id, force):
                 return Result(NodeState.CACHED, cached)
-            return _build(home, job, run_id, report, force)
+            return _build(home, job, own, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):
             raise clear from error
@@ -137,18 +139,22 @@ def _usable_cached(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifa
 
 
 @contextmanager
-def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[None]:
-    """Holds the lease on the job's key and, for a stage that computes on GPUs, the lease on this machine's GPUs."""
+def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[lease.Held]:
+    """Holds the lease on the job's key and, for a stage that computes on GPUs, the lease on this machine's GPUs.
+
+    Yields:
+        The lease on the key.
+    """
 
     def say(text: str) -> None:
         report(Event("log", job.node, {"line": text}))
 
-    with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")):
+    with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")) as own:
         if not (job.runtime.gpus and job.stage.uses_gpus):
-            yield
+            yield own
             return
         with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
-            yield
+            yield own
 
 
 def lease_path(home: Path, node: str, key: str) -> Path:
@@ -161,14 +167,14 @@ def gpu_lease_path() -> Path:
     return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
 
 
-def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -> Result:
+def _build(home: Path, job: NodeJob, own: lease.Held, run_id: str, report: Report, force: bool) -> Result:
     started = time.monotonic()
     old = find_cached(home, job)
     broken = bool(old and integrity.check(home, old))  # a damaged artifact says nothing about determinism, so it is replaced
     old = manifest.as_published(old) if old and broken else old
     refuse_damaged_inputs(home, job, run_id, report)
-    scratch = open_scratch(home, job, run_id, force, lambda line: report(Event("log", job.node, {"line": line})))
-    out, work = scratch / "out", scratch / "work"
+    scratch = open_scratch(home, job, own, run_id, force, lambda line: report(Event("log", job.node, {"line": line})))
+    _, out, work = scratch
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     fresh = not work.exists()
@@ -178,6 +184,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
         with memory_peak() as peak:
             outcome, shards = _call(home, job, out, work, report)
     except (OSError, StageError, ValueError):
+        own.refuse_lost()
         shutil.rmtree(out, ignore_errors=True)  # on a full disk, the next run needs this space first
         _refuse_changed(home, job, scratch)
         refuse_damaged_inputs(home, job, run_id, report)
@@ -189,7 +196,7 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     digest = manifest.content_digest(files, outcome.identity)
     same = old is not None and digest == old.manifest["digest"]
     if old and same and not broken:
-        shutil.rmtree(scratch)
+        leave(scratch)
         return Result(NodeState.IDENTICAL, old, time.monotonic() - started)
     if old and not same and not broken and job.stage.deterministic:
         raise VerificationError(
@@ -202,8 +209,9 @@ def _build(home: Path, job: NodeJob, run_id: str, report: Report, force: bool) -
     usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if measured else None
     replaced = recorded.digests_of(home, job.node, job.key)
     record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage, replaced, shards.times))
+    own.refuse_lost()
     artifact = manifest.publish(home, out, record, old if same else None)
-    shutil.rmtree(scratch)
+    leave(scratch)
     integrity.remember(home, artifact, marks)
     for other in manifest.find_artifacts(home, job.node, job.key) if job.stage.deterministic else ():
         if manifest.is_imported(other) and other.manifest["digest"] != digest:
@@ -230,7 +238,7 @@ def refuse_damaged_inputs(home: Path, job: NodeJob, run_id: str, report: Report)
                     integrity.refuse_damaged(artifact, wrong, artifact.manifest["run_id"])
 
 
-def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
+def _refuse_changed(home: Path, job: NodeJob, scratch: Scratch) -> None:
     """Compares the external files with what they were when the key was computed. Discards what was made from a changed file.
 
     Raises:
@@ -240,7 +248,7 @@ def _refuse_changed(home: Path, job: NodeJob, scratch: Path) -> None:
     for name, found in job.files.items():
         for file in found:
             if what := external.changed(file, memory):
-                shutil.rmtree(scratch, ignore_errors=True)
+                leave(scratch)
                 raise StageError(
                     f"An input of {job.node} {what} while it was read; nothing was published.",
                     where=f"{file.uri} ({job.node}.{name})",

@@ -1,16 +1,22 @@
 """The scratch folders of a home: where a node is built, and which unfinished run would continue from what it left there.
 
-The job.json of a folder holds key and code of the job, the runs that worked in the folder, and the artifacts that the job reads.
+The job.json of a folder holds key and code of the job, the runs that worked in the folder, and the artifacts that the job reads. A stage works in
+its folders work and out.
 Guarantee: job.json is replaced whole before a stage starts, so a killed run is in it too. What a run that is not done left belongs to it until
 its record is deleted or the node is published. Other code discards it.
-Cost: one small file per build; for `unfinished`, the records of the runs that the folders name.
+An owner of the lease that lost it and goes on publishes nothing: unless the kernel knows that the last owner works no more (`Held.mark`), the next
+one takes both folders away from it (`take_away`). It renames out, which is the folder that a publication would rename, and goes on with the work under
+a new name (work.2). Of the two renames one comes first: either the last owner has published before, or it finds nothing to publish.
+Cost: two small files per build; for `unfinished`, the records of the runs that the folders name.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypedDict
@@ -20,11 +26,15 @@ from stages.record.contract.states import RunState
 from stages.record.contract.strict_json import read_object
 from stages.record.run.node_job import NodeJob
 from stages.record.store import external, manifest, names, runs
-from stages.record.store.files import write_durably
+from stages.record.store.files import fsync, write_durably
+from stages.record.store.lease import Held, is_over
 
 FORCED = "-force"  # the end of the scratch folder of a forced build
 BLAMED = "-blame"  # and of a replay
 JOB = "job.json"
+HOLDER = "holder"
+"""Mark of the last owner of the lease that worked in a folder."""
+TAKEN = "taken-"  # the beginning of the name of what was taken away, until it is removed
 PREFIX = "scratch/"
 
 
@@ -35,6 +45,14 @@ class _Job(TypedDict):
     code: str
     runs: list[str]
     inputs: list[str]
+
+
+class Scratch(NamedTuple):
+    """The folders of a build: that of the job, and in it those in which its stage writes what it publishes and what it can continue from."""
+
+    folder: Path
+    out: Path
+    work: Path
 
 
 class _Owner(NamedTuple):
@@ -90,31 +108,78 @@ def node_of_scratch(folder: Path) -> str:
     return lease_of_scratch(folder).name.rpartition("-")[0]
 
 
-def open_scratch(home: Path, job: NodeJob, run_id: str, force: bool, say: Callable[[str], None]) -> Path:
-    """Returns the job's scratch folder, which from now on belongs to the run too. Content that other code left is discarded.
+def folders_of(folder: Path, number: int = 0) -> Scratch:
+    """Returns the folders of the build in a scratch folder. number: 1 for out and work, 2 for out.2 and work.2; 0 for the highest there is."""
+    number = number or max((_number(path) for path in folder.glob("*")), default=0) or 1
+    ending = f".{number}" if number > 1 else ""
+    return Scratch(folder, folder / f"out{ending}", folder / f"work{ending}")
+
+
+def _number(path: Path) -> int:
+    stem, _, number = path.name.partition(".")
+    return (int(number) if number.isdecimal() else int(not number)) if stem in ("out", "work") else 0
+
+
+def take_away(home: Path, job: NodeJob) -> None:
+    """Takes what is in a job's scratch from an owner of its lease that may not be dead, and keeps the work. The caller holds the lease now."""
+    for folder in (scratch_path(home, job), scratch_path(home, job, force=True)):
+        for left in folder.glob(f"{TAKEN}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        if is_over(folder / HOLDER):
+            continue
+        last = folders_of(folder)
+        taken, own = folder / f"{TAKEN}{secrets.token_hex(4)}", folders_of(folder, (_number(last.work) or 1) + 1)
+        with suppress(FileNotFoundError):
+            last.out.rename(taken)
+        with suppress(FileNotFoundError):
+            last.work.rename(own.work)
+        own.work.mkdir(exist_ok=True)  # the number, also if there was no work
+        fsync(folder)
+        shutil.rmtree(taken, ignore_errors=True)
+
+
+def open_scratch(home: Path, job: NodeJob, held: Held, run_id: str, force: bool, say: Callable[[str], None]) -> Scratch:
+    """Returns the job's scratch folders, which from now on belong to the run too. Content that other code left is discarded.
+
+    A lease that was lost meanwhile is a StageError.
 
     Args:
         home: The home folder.
         job: The job.
+        held: The lease of the job. Its holder has called `take_away`.
         run_id: The run that builds it; empty for an import.
         force: Whether the build is forced.
         say: Receives a line when something is discarded.
     """
     folder, before = scratch_path(home, job, force), list[str]()
+    found = folders_of(folder)
     if is_of_this_code(job, folder):
         before = _read(folder)["runs"]
     else:
-        if (folder / "work").is_dir():
+        if found.work.is_dir():
             say("starts anew, because other code left what an earlier run began")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+    held.mark(folder / HOLDER)
+    held.refuse_lost()
     own: _Job = {
         **_mark(job),
         "runs": [*(one for one in before if one != run_id), *([run_id] if run_id else [])],
         "inputs": _inputs(home, job),
     }
     write_durably(folder / JOB, json.dumps(own))
-    return folder
+    return found
+
+
+def leave(scratch: Scratch) -> None:
+    """Removes the folders of a build, and that of the job unless another owner of its lease works there."""
+    for own in (scratch.out, scratch.work):
+        shutil.rmtree(own, ignore_errors=True)
+    if not [path for path in scratch.folder.glob("*") if _number(path)]:
+        for file in (path for path in scratch.folder.glob("*") if path.is_file()):
+            file.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.folder.rmdir()
 
 
 def is_of_this_code(job: NodeJob, folder: Path) -> bool:

@@ -1,7 +1,7 @@
 """What a run takes over from runs of the same recipe that did not finish: the given name, and the nodes that they built again by force.
 
 The same recipe means: all settings are equal, apart from the description and the runtime, which decide no artifact.
-Guarantee: a name passes from run to run under a lock, so two runs that start together never both take it. A run that works keeps its name.
+Guarantee: a name passes from run to run under a lease, so two runs that start together never both take it. A run that works keeps its name.
 Cost: one record for the name; those of all runs for `built_again`.
 """
 
@@ -16,7 +16,6 @@ from pydantic import JsonValue
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.recipe import Recipe
 from stages.record.contract.states import BUILDS, RunState
-from stages.record.processes import lock_file
 from stages.record.store import lease, names, runs
 
 STOPPED = (RunState.INTERRUPTED, RunState.FAILED, RunState.KILLED)
@@ -34,9 +33,10 @@ def refuse_taken(home: Path, name: str, recipe: Recipe) -> None:
 
 def give_name(home: Path, name: str, run_id: str, recipe: Recipe) -> None:
     """Gives a run a name, which it takes from a stopped run of the same recipe if that has it. Raises the errors of `_stopped_run`."""
-    with (home / "counters.lock").open("a", encoding="utf-8") as lock:
-        lock_file(lock.fileno(), wait=True)
-        names.give_name(home, name, run_id, move=bool(_stopped_run(home, name, recipe)))
+    with names.numbering(home) as held:
+        move = bool(_stopped_run(home, name, recipe))
+        held.refuse_lost()
+        names.give_name(home, name, run_id, move=move)
 
 
 def _stopped_run(home: Path, name: str, recipe: Recipe) -> str:

@@ -6,6 +6,7 @@ Also says whether a home is only read: inside `only_reading`, what would save ti
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,9 @@ def write_durably(path: Path, text: str) -> None:
     Raises:
         IsADirectoryError: `path` is a folder.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary = path.with_name(
+        f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.{threading.get_ident()}"
+    )  # other machines have such numbers, too
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)

@@ -1,15 +1,30 @@
-"""Checks, before any work, whether a folder can be a home: whether all libraries that use the home can work with its path.
+"""Checks whether a folder can be a home, and says what of it must lie on this machine's own disk.
 
-Source: tests with Prefect's SQLite URL, DuckDB and fsspec. %, #, quotes, blanks, *, [ and { work.
+`refuse_odd` checks, before any work, whether all libraries that use the home can work with its path. `refuse_unfit` checks, where a run opens a
+home, whether its file system does what the record relies on. It tries each operation, because the name of a file system does not tell it.
+`own_disk` names the folder of DuckDB's index and of Prefect's database. Both lock and map their files, so machines cannot share them; both are
+made anew where they are missing. The kernel's table of mounts decides: a file system that only one machine can mount (LOCAL) keeps them in the
+home, where a moved or copied home finds them; every other one, known or not, has them below the temporary folder of each machine. Nothing that a
+user states can be wrong: a server that exports its disk keeps them in the home, and its clients have their own.
+Cost: 20 system calls for the check, one read of the table of mounts.
+Source: tests with Prefect's SQLite URL, DuckDB and fsspec: %, #, quotes, blanks, *, [ and { work. Mounts: proc_pid_mountinfo(5).
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
+import re
+import secrets
+import shutil
 import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from stages.record.contract.errors import RecipeError
+from stages.record.contract.errors import RecipeError, StageError
 
 OTHER_HOME = "Name another folder with --home or LOAM_HOME."
 LONGEST_HOME = 400
@@ -22,6 +37,33 @@ REFUSED = {
     "::": "fsspec reads it as a chain of file systems",
 }
 """Characters that a home's path cannot have, and why not."""
+LOCAL = frozenset(
+    [
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "zfs",
+        "f2fs",
+        "jfs",
+        "reiserfs",
+        "bcachefs",
+        "nilfs2",
+        "tmpfs",
+        "ramfs",
+        "overlay",
+        "vfat",
+        "exfat",
+        "ntfs3",
+        "hfsplus",
+    ]
+)
+"""File systems that only one machine mounts at a time."""
+MOUNTS = Path("/proc/self/mountinfo")
+PROBE = ".probe-"
+"""The beginning of the name of the folder of `refuse_unfit`. gc removes what a killed process left."""
+NODE_DISK_DO = "Set TMPDIR to a folder on this machine's own disk that no other user can write."
 
 
 def refuse_odd(home: Path) -> None:
@@ -63,3 +105,123 @@ def _folder_fault(path: Path) -> str:
             return f"is {folder}, which is a file" if folder == path else f"is below {folder}, which is a file"
         return "" if os.access(folder, os.R_OK | os.X_OK) else f"is in {folder}, which you may not read"
     return ""
+
+
+def refuse_unfit(home: Path) -> None:
+    """Checks that the file system of a home keeps what leases and publication promise. The home must exist.
+
+    An OSError that says that the home cannot be written is not caught.
+
+    Raises:
+        RecipeError: It does not; the message says what is missing.
+    """
+    folder = home / f"{PROBE}{secrets.token_hex(4)}"
+    folder.mkdir()
+    try:
+        for name in ("full", "other"):
+            (folder / name).mkdir()
+            (folder / name / "file").touch()
+        (folder / "empty").mkdir()
+        for can, what, do in CHECKS:
+            if not can(folder):
+                raise RecipeError(
+                    f"The file system of the home cannot hold one: {what}.",
+                    where=str(home),
+                    do=f"{do}Or name a home on another one with --home or LOAM_HOME.",
+                )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _creates_alone(folder: Path) -> bool:
+    return _refuses(lambda: os.close(os.open(folder / "full" / "file", os.O_CREAT | os.O_EXCL | os.O_WRONLY)))
+
+
+def _keeps_full_folders(folder: Path) -> bool:
+    return _refuses(lambda: os.rename(folder / "other", folder / "full")) and (folder / "other" / "file").exists()
+
+
+def _replaces_empty_folders(folder: Path) -> bool:
+    return not _refuses(lambda: os.rename(folder / "other", folder / "empty"))
+
+
+def _links(folder: Path) -> bool:
+    one, two = folder / "full" / "file", folder / "link"
+    return not _refuses(lambda: os.link(one, two)) and os.path.samefile(one, two) and _refuses(lambda: os.link(one, two))
+
+
+def _locks(folder: Path) -> bool:
+    """Returns whether a lock excludes another open file of this machine, and is free again when the file is closed."""
+    with (folder / "lock").open("w") as one, (folder / "lock").open("r+") as two:
+        if _refuses(lambda: fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)) or not _refuses(
+            lambda: fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ):
+            return False
+        one.close()
+        return not _refuses(lambda: fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB))
+
+
+def _refuses(act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except OSError:
+        return True
+    return False
+
+
+CHECKS: tuple[tuple[Callable[[Path], bool], str, str], ...] = (
+    (_creates_alone, "it creates a file that exists already, so two machines could both own what only one may have", ""),
+    (_keeps_full_folders, "it renames a folder onto one that is not empty, so one run would replace what another published", ""),
+    (_replaces_empty_folders, "it cannot rename a folder onto an empty one, so no lease could be taken", ""),
+    (_links, "it has no hard links, with which stages collect their shards and owners mark what they work in", ""),
+    (
+        _locks,
+        "flock does not work on it, even within this machine, so a run that was killed would keep its leases",
+        "Mount it with locks, which may be local to a machine (Lustre: -o flock or localflock). ",
+    ),
+)
+"""What is tried, in this order: the check, what its failure means, and what helps against it."""
+
+
+def own_disk(home: Path) -> Path:
+    """Returns the folder, on this machine's own disk, of what machines cannot share: the home itself if its file system is of one machine.
+
+    Raises:
+        StageError: The home is shared, and the temporary folder of this machine is no place for it.
+    """
+    if _is_local(home):
+        return home
+    root = Path(tempfile.gettempdir()) / f"loam-{os.getuid()}"
+    if not _is_local(root):
+        raise StageError(
+            "The home is on a file system that machines share, and this machine's temporary folder is on one, too.",
+            where=str(root),
+            do=NODE_DISK_DO,
+        )
+    folder = root / "homes" / hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:16]
+    for part in (root, root / "homes", folder):
+        with suppress(FileExistsError):
+            part.mkdir(mode=0o700, parents=True)
+        found = part.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise StageError(
+                "A folder for this machine's part of the home is not a folder of your own.",
+                where=str(part),
+                do=f"Remove it. {NODE_DISK_DO}",
+            )
+    return folder
+
+
+def _is_local(path: Path) -> bool:
+    """Returns whether a path is on a file system that one machine mounts. Where there is no table of mounts (not Linux), it counts as local."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return True
+    real, best, kind = os.path.realpath(path), "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+        if len(point) >= len(best) and (real == point or real.startswith(f"{point.rstrip('/')}/")):
+            best, kind = point, after.partition(" ")[0]  # of two mounts on one folder, the later one
+    return kind in LOCAL

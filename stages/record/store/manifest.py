@@ -9,6 +9,7 @@ recorded.py). Nothing reads the copy in place of the manifest.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from typing import cast
 
 from stages.record.contract.declaration import Artifact, HashedFile
 from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
+from stages.record.processes import read_replaced
 from stages.record.store import file_list, manifest_schema, names
 from stages.record.store.external import mark_of, sha256_file
 from stages.record.store.files import fsync, make_durably, usual_mode, write_durably
@@ -38,7 +40,7 @@ def read_artifact(path: Path) -> Artifact:
         VerificationError: Its manifest cannot be read or breaks the schema.
     """
     try:
-        return Artifact(path, manifest_schema.parsed((path / NAME).read_bytes()))
+        return Artifact(path, manifest_schema.parsed(read_replaced(path / NAME)))
     except ValueError as error:
         raise VerificationError(
             f"The manifest is damaged: {error}.", where=str(path / NAME), do=f"{_restore(path)}emove the folder and run the recipe again."
@@ -98,7 +100,7 @@ def recorded_digest(folder: Path) -> str:
 def read_copy(folder: Path) -> Manifest | None:
     """Returns the manifest of an artifact as it was published. None if there is no copy that can be read."""
     try:
-        return manifest_schema.parsed(copy_path(folder).read_bytes())
+        return manifest_schema.parsed(read_replaced(copy_path(folder)))
     except (OSError, ValueError):
         return None
 
@@ -271,7 +273,7 @@ def _parts(manifest: Manifest) -> tuple[str, bytes | None]:
 
 
 def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | None = None) -> Artifact:
-    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place.
+    """Writes the manifest into `out`, makes it durable, keeps a copy and renames the folder into place (see `_move_into_place`).
 
     A StageError is raised if the manifest breaks the schema.
 
@@ -304,14 +306,37 @@ def publish(home: Path, out: Path, manifest: Manifest, instead_of: Artifact | No
         final = root / (stem + (f".{number}" if number > 1 else ""))
     make_durably(copy_path(final).parent, home)
     write_durably(copy_path(final), text)
-    if instead_of:
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(final, aside)
-    os.rename(out, final)
+    _move_into_place(out, final, aside if instead_of else None)
     fsync(root)
     if instead_of:
         shutil.rmtree(aside)
     return read_artifact(final)
+
+
+def _move_into_place(out: Path, final: Path, aside: Path | None) -> None:
+    """Renames a complete folder to its place. aside: where the damaged artifact goes that it replaces; None if it replaces none.
+
+    Raises:
+        StageError: Another run published there.
+        OSError: Another run has taken `out` away.
+    """
+    if aside:
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(final, aside)
+    try:
+        os.rename(out, final)  # onto a folder that is not empty: refused
+    except OSError as error:  # what is there stays as it is
+        if aside:
+            os.rename(aside, final)
+        if (final / NAME).is_file():
+            write_durably(copy_path(final), (final / NAME).read_text(encoding="utf-8"))
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        what, do = (
+            f"Another run published {final.parent.name}/{final.name} meanwhile.",
+            "Run the same command again: it uses that artifact.",
+        )
+        raise StageError(what, where=str(final), do=do) from None
 
 
 def glance(artifact: Artifact) -> list[str]:

@@ -5,7 +5,7 @@ names, sources, benchmark tasks. Names are ASCII only, because file systems disa
 direction marks and control characters would make one name look like another. Every text that is joined to a path goes through `path_part`.
 Guarantee: two processes never get the same number. A number is not used again while an artifact or run with it exists, even when the
 counters are lost (they are then computed from manifests and run records). A given name has one meaning at a time.
-Layout: <home>/counters.json under a lock; one <home>/names/<name>.json per given name, so that the record is complete without the index.
+Layout: <home>/counters.json under a lease; one <home>/names/<name>.json per given name, so that the record is complete without the index.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.printable import shown
 from stages.record.contract.strict_json import read_object
-from stages.record.processes import lock_file
 from stages.record.store.files import fsync, write_durably
+from stages.record.store.lease import Held, lease
 
 COUNTERS = "counters.json"
+NUMBERING = "numbering"
 MAX_CHARS = 64
 RULE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_CHARS - 1}}}")
 PART = re.compile(
@@ -98,15 +100,25 @@ def path_part(text: str) -> str:
 
 def next_number(home: Path, counter: str) -> int:
     """Returns the next number of a counter: 1, 2, 3 … A killed process may leave a gap."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "counters.lock").open("a", encoding="utf-8") as lock:
-        lock_file(lock.fileno(), wait=True)
+    with numbering(home) as held:
         for left in home.glob(f".{COUNTERS}.*"):
-            left.unlink()  # a killed writer left it; only the holder of the lock writes
+            left.unlink()  # a killed writer left it; only the holder of the lease writes
         counters = _load(home)
         counters[counter] = counters.get(counter, 0) + 1
+        held.refuse_lost()
         write_durably(home / COUNTERS, json.dumps(counters, sort_keys=True))
     return counters[counter]
+
+
+@contextmanager
+def numbering(home: Path) -> Iterator[Held]:
+    """Holds the lease under which numbers are given and names pass from run to run. Waits for another holder, which needs milliseconds.
+
+    Yields:
+        The lease.
+    """
+    with lease(home / NUMBERING, "gives a number") as held:
+        yield held
 
 
 def give_name(home: Path, name: str, target: str, move: bool = False) -> None:

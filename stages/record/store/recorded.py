@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.strict_json import parse, read_object
+from stages.record.processes import read_replaced
 from stages.record.store import manifest, manifest_schema, runs
 from stages.record.store.external import sha256_file
 
@@ -213,7 +214,7 @@ def _shown(value: object) -> str:
 
 def _bytes(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_replaced(path)
     except OSError:
         return None
 

@@ -4,7 +4,9 @@ The record is durable and append-only. <home>/runs/<run id>/run.json is written 
 end.json says how the run ended and how many lines nodes.jsonl has. A working run holds the lease in its folder. A run with neither lease
 nor end.json was killed. A killed run may leave an incomplete last line, which is ignored. Everything else that cannot be read, including
 missing lines, is damage; `damaged` and the index name it.
-Any number of runs can work on a home at the same time. gc does not wait for a run; it is refused while a run works.
+Any number of runs can work on a home at the same time, on one machine or several. gc does not wait for a run; it is refused while a run works.
+What works on a home holds a lease in <home>/holders, and gc the lease <home>/cleaning. Each takes its own before it looks for the other's, so at
+least one of two that start together sees the other. A look at what another machine holds takes up to lease.STALE_S if that machine is gone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
@@ -29,12 +31,13 @@ from stages.record.contract.errors import LoamError, RecipeError, StageError
 from stages.record.contract.recipe import Recipe
 from stages.record.contract.states import ENDS, NodeState, RunState
 from stages.record.contract.strict_json import parse, read_object
-from stages.record.processes import lock_file
 from stages.record.store import lease, manifest, manifest_schema, names
 from stages.record.store.external import sha256_file
 from stages.record.store.files import append_durably, remove_unfinished, write_durably
+from stages.record.store.home import refuse_unfit
 
 RUN, NODES, END = "run.json", "nodes.jsonl", "end.json"
+HOLDERS, CLEANING = "holders", "cleaning"
 
 
 class NodeLine(TypedDict):
@@ -290,7 +293,7 @@ def sweep(home: Path) -> None:
     def tidy(folder: Path) -> None:
         if not (folder / RUN).is_file():
             shutil.rmtree(folder)
-        for temporary in folder.glob(".*"):
+        for temporary in (path for path in folder.glob(".*") if path.is_file()):
             temporary.unlink()
 
     def forget(name: str) -> None:
@@ -298,10 +301,12 @@ def sweep(home: Path) -> None:
         if (home / "artifacts" / node / key / manifest.NAME).is_file():
             shutil.rmtree(home / "scratch" / name, ignore_errors=True)
 
-    for path in sorted((home / "runs").glob("*/lease")):
+    for path in (*(home / "runs").glob("*/lease"), *(home / "runs").glob("*/.lease.*")):  # the second was killed while it took its lease
         lease.clear(path, partial(tidy, path.parent))
-    for path in sorted((home / "leases").glob("*")):
+    for path in (home / "leases").glob("*"):
         lease.clear(path, partial(forget, path.name))
+    for path in (home / HOLDERS).glob("*"):
+        lease.clear(path)
     remove_half_written(home)
 
 
@@ -313,32 +318,38 @@ def remove_half_written(home: Path) -> None:
 
 @contextmanager
 def hold_home(home: Path, alone: bool = False) -> Iterator[None]:
-    """Holds the home together with other runs, or `alone`, as gc does.
+    """Holds the home together with other runs, or `alone`, as gc does. A home whose file system cannot hold one is a RecipeError (home.refuse_unfit).
 
     Raises:
         RecipeError: The home cannot be written.
-        StageError: Another process holds the home in a way that excludes this. Raised at once, without waiting.
+        StageError: Another process holds the home in a way that excludes this. Raised without waiting for its end.
     """
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        handle = (home / "home.lock").open("a+", encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(
-            "The home folder cannot be written.", where=str(error.filename or home), do="Correct its permissions or set --home."
-        ) from None
-    try:
-        if not lock_file(handle.fileno(), shared=not alone):
-            raise StageError(
-                "A run is working on this home." if alone else "This home is being cleaned.",
-                where=f"{home}{_workers(home)}",
-                do="Wait until it ends" + (" or stop it." if alone else ", then run the same command again."),
-            )
+    with ExitStack() as stack:
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            refuse_unfit(home)
+            if alone:
+                _refuse_work(home, home / CLEANING)  # before the lease, so that a gc that is refused refuses no run
+                stack.enter_context(lease.lease(home / CLEANING, "gc"))
+                _refuse_work(home)
+            else:
+                stack.enter_context(lease.lease(home / HOLDERS / secrets.token_hex(8), "a command"))
+        except OSError as error:
+            raise RecipeError(
+                "The home folder cannot be written.", where=str(error.filename or home), do="Correct its permissions or set --home."
+            ) from None
+        if not alone and lease.live([home / CLEANING], remove=True):
+            raise StageError("This home is being cleaned.", where=str(home), do="Wait until it ends, then run the same command again.")
         yield
-    finally:
-        handle.close()
 
 
-def _workers(home: Path) -> str:
-    """Returns the runs that hold their lease now, for a message."""
-    held = [who for path in sorted((home / "runs").glob("*/lease")) if (who := lease.held_by(path))]
-    return f" ({'; '.join(held)})" if held else ""
+def _refuse_work(home: Path, *others: Path) -> None:
+    """Refuses to clean a home on which somebody works. others: leases that nobody may hold, beside those of holders.
+
+    Raises:
+        StageError: It names the runs that hold their lease.
+    """
+    if lease.live([*others, *(home / HOLDERS).glob("*")], remove=True):
+        held = [who for path in sorted((home / "runs").glob("*/lease")) if (who := lease.held_by(path))]
+        where = f"{home} ({'; '.join(held)})" if held else str(home)
+        raise StageError("A run is working on this home.", where=where, do="Wait until it ends or stop it.")

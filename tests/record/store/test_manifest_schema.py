@@ -159,9 +159,7 @@ FORGED: list[tuple[str, Harm, str]] = [
 
 def snapshot(home: Path) -> dict[str, bytes]:
     """Returns every file of a home but its locks and its index."""
-    return {
-        str(p.relative_to(home)): p.read_bytes() for p in home.rglob("*") if p.is_file() and not p.name.startswith(("lineage", "home.lock"))
-    }
+    return {str(p.relative_to(home)): p.read_bytes() for p in home.rglob("*") if p.is_file() and not p.name.startswith("lineage")}
 
 
 @pytest.fixture(scope="module")
