@@ -19,7 +19,7 @@ from stages.record.contract.errors import RecipeError
 if TYPE_CHECKING:
     from flows.opened_recipe import Session
     from stages.questions.calculator.data_cost import Bottleneck, DataCost
-    from stages.questions.calculator.training_cost import Training, TrainingCost
+    from stages.questions.calculator.training_cost import PlannedTraining, TrainingCost
     from stages.training.model.config import ModelConfig
 
 A_CRAWL = Group("Instead of a plan, the cost of a crawl (crawl to mix)", sort_key=1)
@@ -107,12 +107,12 @@ def calculate(recipe: str, settings: Sequence[str], of_crawl: CrawlOptions, of_t
         session = open_session(recipe, [*settings, *placeholder], common.home) if recipe else None
         crawled = _crawl_cost(session, of_crawl) if session and of_crawl.crawl is not None else None
     trained = _training(session, of_training) if of_training.hardware else None
-    values: dict[str, object] = {} if crawled is None else {"crawl": crawled}
+    described = None
     if trained is not None:
         source, training, cost = trained
         given = {"tokens": training.tokens, "batch_tokens": training.batch_tokens, "seq_len": training.seq_len, "gpus": training.gpus}
         price = None if of_training.usd_per_gpu_hour is None else of_training.usd_per_gpu_hour * cost.gpu_hours
-        values["training"] = {"model": source, "shape": training.shape.to_json(), **given, "usd": price, **vars(cost)}
+        described = {"model": source, "shape": training.shape.to_json(), **given, "usd": price, **vars(cost)}
 
     def show() -> None:
         if crawled is not None:
@@ -125,7 +125,7 @@ def calculate(recipe: str, settings: Sequence[str], of_crawl: CrawlOptions, of_t
             say(f"memory per rank, by what is recomputed in the backward pass (sequences per pass: {trained[1].micro_batch_size}):")
             print_table(memory_rows(trained[2]))
 
-    answer(common, values, show)
+    answer(common, {"crawl": crawled, "training": described}, show)
     return 0
 
 
@@ -150,7 +150,7 @@ def _crawl_cost(session: Session, options: CrawlOptions) -> DataCost:
     if options.file_size:
         size = quantity(options.file_size, "--file-size")
         pages = size / COMMON_CRAWL.bytes_per_file * COMMON_CRAWL.pages_per_file
-        crawl = Crawl(options.crawl, size, pages, f"--file-size, with the pages per byte of {COMMON_CRAWL.source}")
+        crawl = Crawl(options.crawl, size, pages, f"--file-size; pages per byte as in {COMMON_CRAWL.source.partition(':')[0]}")
     runtime, tokenizer = session.recipe.runtime, session.recipe.sections.get("train_tokenizer")
     limits = [quantity(text, name) if text else None for text, name in (
         (options.node_memory, "--node-memory"), (options.disk, "--disk"), (options.network, "--network"))]  # fmt: skip
@@ -165,7 +165,7 @@ def _follows(first: str, node: str, reads: Mapping[str, Sequence[str]]) -> bool:
     return any(one == first or _follows(first, one, reads) for one in reads.get(node, ()))
 
 
-def _training(session: Session | None, options: TrainingOptions) -> tuple[str, Training, TrainingCost]:
+def _training(session: Session | None, options: TrainingOptions) -> tuple[str, PlannedTraining, TrainingCost]:
     """Returns (where the shape is from, the training, its cost). A recipe without a pretraining is a RecipeError."""
     from stages.questions.calculator.model_sizes import SEQ_LEN, sized_shape
     from stages.questions.calculator.quantities import hardware, quantity
@@ -174,7 +174,7 @@ def _training(session: Session | None, options: TrainingOptions) -> tuple[str, T
         BATCH_TOKENS,
         MFU,
         STORAGE_BYTES_PER_S,
-        Training,
+        PlannedTraining,
         chosen_split,
         given_split,
         implied_mfu,
@@ -203,7 +203,7 @@ def _training(session: Session | None, options: TrainingOptions) -> tuple[str, T
         mfu = implied_mfu(tokens * flops.flops_per_token(shape, seq_len), quantity(options.gpu_hours, "--gpu-hours"), gpu)
     storage = quantity(options.storage, "--storage") / gpus if options.storage else STORAGE_BYTES_PER_S
     micro = min(micro, sequences // split.data)
-    training = Training(shape, seq_len, tokens, batch, gpus, gpu, split, micro, mfu, storage, states)
+    training = PlannedTraining(shape, seq_len, tokens, batch, gpus, gpu, split, micro, mfu, storage, states)
     return source, training, training_cost(training)
 
 
@@ -236,7 +236,7 @@ def _of_recipe(session: Session, tokens_are_given: bool) -> tuple[ModelConfig, f
     return shape, batch, planned
 
 
-def training_lines(source: str, training: Training, cost: TrainingCost, options: TrainingOptions) -> list[tuple[str, str]]:
+def training_lines(source: str, training: PlannedTraining, cost: TrainingCost, options: TrainingOptions) -> list[tuple[str, str]]:
     """Returns (what, value) for every figure but the memory per rank."""
     parts, best, split, again = cost.parameters, cost.optimum, cost.split, cost.restarts
     gpu, shape = training.gpu, training.shape

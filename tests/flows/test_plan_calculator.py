@@ -40,7 +40,7 @@ def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> 
 @pytest.mark.parametrize(
     "words",
     [
-        LLAMA, CRAWL, FULL, (*CRAWL, "--node-memory", "100G", "--disk", "1G", "--network", "1G"), ("full", "--crawl", "5", "--hardware", "8xH100"),
+        LLAMA, CRAWL, FULL, (*CRAWL, "--node-memory", "100G", "--disk", "1G", "--network", "1G"), ("full", "--crawl", "5", "--file-size", "9M", "--hardware", "8xH100"),
         ("--hardware", "16384xH100", "--params", "405B", "--tokens", "15.6T", "--gpu-hours", "30.84M", "--usd-per-gpu-hour", "2.5"),
         ("--hardware", "1xRTX-4090", "--params", "0.3B", "--tokens", "1B", "--batch-tokens", "64K", "--seq-len", "2048"),
     ],

@@ -10,8 +10,8 @@ import pytest
 from stages.questions.calculator.model_sizes import sized_shape
 from stages.questions.calculator.quantities import hardware, quantity
 from stages.questions.calculator.training_cost import (
+    PlannedTraining,
     Split,
-    Training,
     chosen_split,
     given_split,
     implied_mfu,
@@ -33,8 +33,8 @@ SMALL = ModelConfig(num_hidden_layers=4, hidden_size=64, num_attention_heads=4, 
                     max_position_embeddings=128, qk_norm=True, conv_layers=(1,))  # fmt: skip
 
 
-def of_70b(**changes: object) -> Training:
-    return replace(Training(LLAMA_70B, 8192, 15e12, 4e6, 16_384, H100, Split(256, 8, 8)), **changes)  # type: ignore[arg-type]
+def of_70b(**changes: object) -> PlannedTraining:
+    return replace(PlannedTraining(LLAMA_70B, 8192, 15e12, 4e6, 16_384, H100, Split(256, 8, 8)), **changes)  # type: ignore[arg-type]
 
 
 def hours(params: float, tokens: float, gpus: int, flops_per_s: float) -> float:
@@ -75,7 +75,7 @@ def test_at_a_published_share_of_the_peak_the_time_is_within_a_quarter(
     peak = H100.flops if gpu is H100 else A100.flops
     if isinstance(params, str):
         shape = sized_shape(quantity(params, "--params")).shape
-        cost = training_cost(Training(shape, 8192, tokens, 16e6, gpus, H100, Split(128, 8, 16), mfu=mfu))
+        cost = training_cost(PlannedTraining(shape, 8192, tokens, 16e6, gpus, H100, Split(128, 8, 16), mfu=mfu))
         assert cost.gpu_hours == pytest.approx(gpu_hours, rel=0.25), what
         assert cost.seconds == pytest.approx(cost.gpu_hours / gpus * 3600)
     else:
@@ -131,7 +131,7 @@ def test_the_optimum_of_chinchilla() -> None:
 
 
 def test_time_follows_from_flops_peak_and_share() -> None:
-    training = Training(SMALL, 128, 1e9, 1e6, 8, H100, Split(8, 1, 1), mfu=0.5)
+    training = PlannedTraining(SMALL, 128, 1e9, 1e6, 8, H100, Split(8, 1, 1), mfu=0.5)
     cost = training_cost(training)
     assert cost.seconds == pytest.approx(1e9 * flops.flops_per_token(SMALL, 128) / (8 * 989e12 * 0.5))
     assert cost.step_s * 1000 == pytest.approx(cost.seconds) and cost.gpu_hours == pytest.approx(cost.seconds * 8 / 3600)
@@ -163,7 +163,7 @@ def test_the_memory_of_the_stages_of_zero() -> None:
 
 def test_what_a_gpu_sends_per_step() -> None:
     """Four copies on two GPUs each by tensor split: rings of n bytes over r ranks send n (r - 1) / r. A step has 8 sequences of 128 tokens."""
-    training = Training(SMALL, 128, 1e6, 1024, 8, H100, Split(4, 2, 1))
+    training = PlannedTraining(SMALL, 128, 1e6, 1024, 8, H100, Split(4, 2, 1))
     data, three, tensor, pipeline = network(training, 2.0)
     half = flops.parameter_count(SMALL) / 2 * 2 * 3 / 4  # bf16, three quarters of half the parameters
     assert data.bytes_per_step == pytest.approx(2 * half) and data.hidden_at_bytes_per_s == pytest.approx(half)
