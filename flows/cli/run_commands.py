@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from flows.cli import completers
+from flows.cli.calculator import NO_CRAWL, NO_TRAINING, CrawlOptions, TrainingOptions, calculate, refuse_incomplete
 from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings, whole
 from flows.cli.printing import answer, print_table, say
 from flows.cli.run_end import answer_run
@@ -101,18 +102,23 @@ def run(
 
 
 def plan(
-    recipe: Recipe,
+    recipe: Recipe = "",
     /,
     *,
     until: Annotated[str, Parameter(metavar="NODE", help="plan up to this node", completer=completers.nodes)] = "",
     settings: Settings = (),
+    of_crawl: CrawlOptions = NO_CRAWL,
+    of_training: TrainingOptions = NO_TRAINING,
     common: Common = COMMON,
 ) -> int:
-    """Show what a run of a recipe would build, and why. Writes nothing into the home.
+    """Show what a run of a recipe would build, and why; or calculate what a crawl or a training costs. Writes nothing into the home.
 
     Returns:
         The exit code: 2 if the run will be refused.
     """
+    refuse_incomplete(recipe, until, of_crawl, of_training)
+    if of_crawl.crawl is not None or of_training.hardware:
+        return calculate(recipe, settings, of_crawl, of_training, common)
     from flows.opened_recipe import open_session, refuse_announced, refuse_damaged, refuse_missing
     from stages.questions.estimate import estimate_nodes
     from stages.questions.training_size import training_size
@@ -316,6 +322,15 @@ def _value(value: float | None) -> str:
 
 COMMANDS = (
     Command(run, ("loam run tiny", "loam run tiny --from dedup", "loam run tiny --set dedup.threshold=0.7 --as looser")),
-    Command(plan, ("loam plan full", "loam plan small --set 'crawl.warcs=[/data/crawl/*.warc.gz]'")),
+    Command(
+        plan,
+        (
+            "loam plan full",
+            "loam plan small --set 'crawl.warcs=[/data/crawl/*.warc.gz]'",
+            "loam plan corpus --crawl 90000 --nodes 50 --cores 96",
+            "loam plan full --hardware 64xH100",
+            "loam plan --hardware 16384xH100 --params 70B --tokens 15T",
+        ),
+    ),
     Command(stage, ("loam stage dedup tiny --force", "loam stage pretrain small --blame 1200")),
 )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from stages.training.job.training_settings import Budget
 
 ENDLESS = 1 << 60
+MOST_READINGS = 4
+"""Readings of a mixture up to which repeated text is nearly as good as new text (Muennighoff et al. 2023, "Scaling Data-Constrained Language Models")."""
 
 REFUSED = "will be refused: "
 """Beginning of the value of a row of a plan that announces a refusal."""
@@ -69,7 +71,7 @@ def readings_row(budget: Budget, phases: tuple[Phase, ...], mix: Any, built: boo
         built: Whether the ranges are those of a built mixture.
     """
     from stages.training.data.order import Order
-    from stages.training.data.phases import OrderError, sequences_before
+    from stages.training.data.phases import OrderError, sequences_before, steps_of_sequences
 
     if built:
         order = Order(phases, 0)
@@ -80,7 +82,10 @@ def readings_row(budget: Budget, phases: tuple[Phase, ...], mix: Any, built: boo
             order.refuse_another_reading(steps)
         except OrderError as error:
             return "pretraining", f"{REFUSED}{error}"
-        return "readings of the mixture", f"{sequences_before(phases, steps) / order.sequences_per_epoch:.2f}"
+        readings = sequences_before(phases, steps) / order.sequences_per_epoch
+        most = max(1, steps_of_sequences(phases, MOST_READINGS * order.sequences_per_epoch))
+        advice = f"; above {MOST_READINGS}, text that repeats teaches little: --set 'pretrain.budget={{steps: {most}}}', or more text"
+        return "readings of the mixture", f"{readings:.2f}{advice if readings > MOST_READINGS else ''}"
     given = getattr(mix, "phases", ())
     if len(given) < 2 or budget.epochs is not None:
         return None

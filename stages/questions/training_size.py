@@ -50,7 +50,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
-        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, _state_tensors(recipe)) / 1e6:,.1f} MB"))
+        rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, state_tensors(recipe)) / 1e6:,.1f} MB"))
     if recipe.runtime.engine == "slurm":
         from stages.record.engines.slurm import request_text
 
@@ -92,7 +92,7 @@ def model_shape(recipe: Recipe, built: Mapping[str, Artifact | None], off: Colle
     return ModelConfig(vocab_size=vocab_size, max_position_embeddings=seq_len, **pretrain.model.model_dump())
 
 
-def _state_tensors(recipe: Recipe) -> StateTensors:
+def state_tensors(recipe: Recipe) -> StateTensors:
     """Returns the state tensors per parameter of the optimizer of the first training section; those of AdamW if there is none."""
     from stages.training.job.training_settings import TrainingSettings
     from stages.training.optimizers.optimizer_adamw import AdamW
@@ -131,7 +131,7 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
         tokens = tokens_by_length(phases, before, steps)
         rows += [("continues", f"{pretrain.continue_from} after step {before:,}")] if before else []
         if milestones := len(pretrain.milestones(steps, before)):
-            size = milestones * flops.checkpoint_bytes(shape, _state_tensors(recipe))
+            size = milestones * flops.checkpoint_bytes(shape, state_tensors(recipe))
             rows.append(("milestones of pretraining", f"{milestones:,} checkpoints, {size / 1e6:,.1f} MB"))
         work = sum(count * flops.flops_per_token(shape, length) for length, count in tokens.items())
         rows += [("pretraining tokens", f"{sum(tokens.values()):,} (at most)"), ("pretraining FLOPs", f"{work:.2e}")]

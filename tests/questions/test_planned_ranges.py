@@ -86,6 +86,9 @@ def test_how_often_a_mixture_is_read() -> None:
     )
     single = phase_table([SequenceRange(0, 905, 16)], sizes)
     assert readings_row(Budget(steps=225), single, None, built=True) == ("readings of the mixture", "2.50")
+    assert readings_row(Budget(steps=360), single, None, built=True) == ("readings of the mixture", "4.00")
+    told = readings_row(Budget(steps=450), single, None, built=True)
+    assert told and told[1].startswith("5.00; above 4, text that repeats teaches little: --set 'pretrain.budget={steps: 360}'")
     announced = mix((9000, 10), (10_000, None))
     phases = phase_table(planned_ranges(announced), sizes)
     assert readings_row(Budget(steps=100), phases, announced, built=False) is None

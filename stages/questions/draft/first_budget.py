@@ -13,13 +13,13 @@ from typing import Literal
 
 from stages.training.model import flops
 from stages.training.model.config import ModelConfig
-from stages.training.model.peak_flops import gpu_peak_flops
+from stages.training.model.gpus import gpu_peak_flops
 from stages.training.model.training_memory import TrainingLoad, rank_memory_bytes
 
 SECONDS = 3600
 CORE_FLOPS = 50e9
 """FLOP/s that training gets from one CPU core in fp32. Measured with configs/small.yaml: 5,500 tokens/s of 19 MFLOP on two cores."""
-OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (training/model/peak_flops.py); a guess
+OTHER_GPU_FLOPS = 60e12  # of a GPU whose peak is not known (training/model/gpus.py); a guess
 GPU_SHARE = 0.2  # of the peak that small models reach; large ones reach 0.4 (Llama 3, arXiv 2407.21783, table 4)
 BYTES_PER_TOKEN = 4  # of English text; other languages and small vocabularies have fewer
 MIN_BYTES_PER_TOKEN, MAX_BYTES_PER_TOKEN = 2, 6  # of vocabularies of 512 and 32,768

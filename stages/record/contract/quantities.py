@@ -9,12 +9,12 @@ FLOP_UNITS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFL
 
 
 def size_text(count: float) -> str:
-    """Returns a number of bytes in a readable unit (bytes, KB, MB, GB; powers of 1000)."""
-    for unit in ("bytes", "KB", "MB"):
+    """Returns a number of bytes in a readable unit (bytes, KB to PB; powers of 1000)."""
+    for unit in ("bytes", "KB", "MB", "GB", "TB"):
         if count < 1000:
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
         count /= 1000
-    return f"{count:,.1f} GB"
+    return f"{count:,.1f} PB"
 
 
 def duration_text(seconds: float) -> str:

@@ -8,29 +8,19 @@ The module imports torch only to measure.
 
 from __future__ import annotations
 
-import re
 import time
 from functools import cache
 from typing import TYPE_CHECKING
+
+from stages.training.model.gpus import gpu_peak_flops
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-GPU_FLOPS = {
-    "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12,
-    "RTX 4090": 165e12, "RTX 3090": 71e12,
-}  # fmt: skip
-"""Name of a GPU -> peak FLOP/s in bf16 with fp32 sums and without sparsity, by NVIDIA's data sheets. The first name whose words occur in the
-GPU's name counts: H100 is the SXM board, "NVIDIA H100 80GB HBM3"."""
 PRODUCT_WIDTH = 1024
 PRODUCT_FLOPS = 2 * PRODUCT_WIDTH**3
 MEASURE_S = 0.2
-
-
-def gpu_peak_flops(name: str) -> float | None:
-    """Returns the peak FLOP/s of a GPU in bf16 by the name that its driver gives; None for one that is not in GPU_FLOPS."""
-    return next((peak for known, peak in GPU_FLOPS.items() if re.search(rf"\b{known}\b", name)), None)
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:

@@ -40,7 +40,7 @@ class TrainingLoad:
 
     Attributes:
         ranks: Ranks that share the states.
-        zero_stage: Stage of ZeRO.
+        zero_stage: Stage of ZeRO; 0 is without. Loam trains with 1 and 3, of which alone measurements exist.
         micro_batch_size: Sequences per forward pass of a rank.
         seq_len: Tokens per sequence.
         precision: "fp32" or "bf16".
@@ -50,10 +50,11 @@ class TrainingLoad:
         offload_optimizer: Whether master weights and optimizer state are in the memory of the host.
         copies: Whether training goes on while a copy of weights and state in host memory is written as a snapshot.
         compiled: Whether blocks are compiled. It counts on GPUs; on CPUs, where the heap is as large, only uncompiled blocks were measured.
+        model_ranks: Ranks that hold one copy of the model together, by tensor and pipeline splits. `ranks` counts the copies.
     """
 
     ranks: int
-    zero_stage: Literal[1, 3]
+    zero_stage: Literal[0, 1, 2, 3]
     micro_batch_size: int
     seq_len: int
     precision: str
@@ -63,6 +64,7 @@ class TrainingLoad:
     offload_optimizer: bool = False
     copies: bool = False
     compiled: bool = False
+    model_ranks: int = 1
 
     @property
     def width_bytes(self) -> int:
@@ -81,19 +83,20 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     Under stage 3 a rank has its part of the weights, fp32 master weights, states, fp32 gradients, and of what is reduced. The weights that
     were gathered stay for the backward pass (DeepSpeed keeps up to LIVE_ELEMENTS), and a bucket has the gradients until they are reduced, with
     half of it again for copies. Under stage 1 it has all weights and gradients, in bf16 with fp32 sums beside the gradients, and its part of
-    master weights and states, in fp32 also of the gradients.
+    master weights and states, in fp32 also of the gradients; under stage 2 also its part of the gradients alone. Without ZeRO it has all states.
     """
-    params, width = parameter_count(config), load.width_bytes
-    states = checkpoint_bytes(config, load.state_tensors)
+    params, width = parameter_count(config) // load.model_ranks, load.width_bytes
+    states = checkpoint_bytes(config, load.state_tensors) // load.model_ranks
+    owners = load.ranks if load.zero_stage else 1
     if load.zero_stage == 3:
         divided, whole = params * (width + 8), min(params, LIVE_ELEMENTS) * width + min(params, BUCKET_ELEMENTS) * 6
     elif load.precision == "bf16":
-        divided, whole = 0, params * (2 + 2 + 4)
+        divided, whole = (params * (2 + 4), params * 2) if load.zero_stage == 2 else (0, params * (2 + 2 + 4))
     else:
-        divided, whole = params * 4, params * 8
+        divided, whole = (params * 8, params * 4) if load.zero_stage == 2 else (params * 4, params * 8)
     if load.device == "cpu":
-        return (states * (1 + load.copies) + divided) // load.ranks + whole + HEAP_BYTES_PER_WEIGHT * _small_parameters(config)
-    return ((0 if load.offload_optimizer else states) + divided) // load.ranks + whole
+        return (states * (1 + load.copies) + divided) // owners + whole + HEAP_BYTES_PER_WEIGHT * _small_parameters(config)
+    return ((0 if load.offload_optimizer else states) + divided) // owners + whole
 
 
 def activation_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:

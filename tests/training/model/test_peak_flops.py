@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from stages.training.model import peak_flops
-from stages.training.model.peak_flops import gpu_peak_flops
+from stages.training.model.gpus import gpu_peak_flops
 
 
 @pytest.mark.parametrize(
