@@ -191,7 +191,7 @@ def packed_sequences(slices: Callable[[], Iterable[np.ndarray]], seq_len: int, s
     chunks = file_array(scratch / "segments.bin", (int(places[-1]), SEQUENCE + 1), np.int64)
     next_run, used, at = np.searchsorted(-runs.length, -np.arange(seq_len + 1)), np.zeros(seq_len + 1, np.int64), places[:-1].copy()
     for part in slices():
-        compiled(_cut_chunks)(part, seq_len, (runs.items, runs.first, runs.per_sequence), next_run, used, edges, at, chunks)
+        compiled(_cut_chunks)(part, seq_len, (runs.items, runs.first, runs.per_sequence), (next_run, used), edges, at, chunks)
         release(chunks)
     for first, end, begin, stop in zip(edges, edges[1:], places, places[1:], strict=False):
         rows = np.array(chunks[begin:stop])
@@ -225,7 +225,7 @@ def _sequence_ranges(runs: Runs) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut_chunks(
-    slices: np.ndarray, seq_len: int, runs: tuple[np.ndarray, np.ndarray, np.ndarray], next_run: np.ndarray, used: np.ndarray,
+    slices: np.ndarray, seq_len: int, runs: tuple[np.ndarray, np.ndarray, np.ndarray], state: tuple[np.ndarray, np.ndarray],
     edges: np.ndarray, at: np.ndarray, chunks: np.ndarray,
 ) -> None:  # fmt: skip
     """Cuts slices into chunks of seq_len tokens and a rest, and writes each to the range of its sequence.
@@ -234,13 +234,13 @@ def _cut_chunks(
         slices: int64 [n, 6].
         seq_len: Tokens of a chunk of a longer slice.
         runs: Items, first sequence, and items per sequence of each run.
-        next_run: Of each length, the run of its next chunk; changes.
-        used: Of each length, how many chunks its run has; changes.
+        state: Of each length, the run of its next chunk, and how many chunks this run has; changes.
         edges: First sequence of each range, and the end.
         at: Of each range, the place of its next chunk; changes.
         chunks: Takes the chunks, int64 [n, 7].
     """
     items, first, per_sequence = runs
+    next_run, used = state
     for number in range(len(slices)):
         start, left = slices[number, START], slices[number, LENGTH]
         while left > 0:
