@@ -1,7 +1,7 @@
 """mix at scale: made documents of lognormal length, held out, planned, cut into blocks and packed, beside nanochat's best-fit-crop.
 
 `python -m tests.bench.bench_mix --documents 10000000`: prints, for one epoch and for sources of unequal size with up to four epochs, seconds
-of the processor per part (mix has one thread), the most memory beyond the documents' own arrays, how full the sequences are and how many
+of the processor per part (mix has one thread, and writes its files), the most memory beyond the documents' own arrays, how full the sequences are and how many
 tokens are left out. nanochat's loader is written here from its scripts (nanochat/dataloader.py: best fit from a buffer of documents, and a
 crop where none fits), since it reads its own files. It runs over at most 200,000 documents.
 """
@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 
@@ -24,11 +26,9 @@ SEQ_LEN, SOURCES, CROPPED, BUFFER = 2048, 4, 200_000, 1_000
 
 def made(documents: int) -> Spans:
     """Documents with a median of 400 tokens (sigma 1), in sources of about 50, 25, 12.5 and 12.5 % of them."""
-    import pyarrow as pa
-
     draw = np.random.default_rng(1)
     length = np.maximum(draw.lognormal(6, 1, documents).astype(np.int64), 2)
-    doc_id = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), documents, [None, pa.py_buffer(draw.bytes(16 * documents))])
+    doc_id = np.frombuffer(draw.bytes(16 * documents), np.uint8).reshape(-1, 16)
     source = np.minimum(draw.geometric(0.5, documents) - 1, SOURCES - 1).astype(np.int64)
     start = np.cumsum(length) - length
     return Spans(doc_id, source, tuple("abcd"), np.zeros(documents, np.int64), start, length, length)
@@ -36,31 +36,38 @@ def made(documents: int) -> Spans:
 
 def measured(documents: int, repeated: bool) -> dict[str, str]:
     """Runs the parts of mix once and returns a row of the table."""
+    from stages.record.contract.declaration import Context
+    from stages.record.contract.runtime import Runtime
     from stages.tokens.mix.mix_settings import Mix
     from stages.tokens.mix.mixture_plan import plan_mixture
-    from stages.tokens.mix.spans import select_validation
-    from stages.tokens.mix.stage import _packed_phases
+    from stages.tokens.mix.part_writer import WrittenPart, part_writer
+    from stages.tokens.mix.stage import _write_phases
 
-    few = made(1_000)
-    select_validation(few, 0.01, 10, 1)  # compiles
+    def mixed(spans: Spans, settings: dict[str, object]) -> tuple[float, int, WrittenPart, int]:
+        """Returns the seconds of the plan, its blocks, what was written, and the tokens that fit into the sequences."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            ctx = Context("mix", 1, Runtime(), folder, folder, lambda *_: None, lambda _: None, lambda *_: None, lambda _: ())
+            clock = time.process_time()
+            plan = plan_mixture(Mix.model_validate(settings), spans, {}, 1)
+            planned = time.process_time() - clock
+            with part_writer(folder / "out", "train", [spans.names[one.source] for one in plan.streams]) as written:
+                ranges, _, _ = _write_phases(plan, written, ctx)
+        return planned, plan.phases[0].blocks, written, sum(one.sequences * one.seq_len for one in ranges)
+
+    mixed(made(1_000), {"seq_len": SEQ_LEN})  # compiles
     spans = made(documents)
     settings: dict[str, object] = {"seq_len": SEQ_LEN}
     if repeated:
         settings |= {"total_tokens": int(spans.length.sum()), "weights": dict.fromkeys("abcd", 1.0), "over_max_epochs": "redistribute"}
     clock = time.process_time()
-    plan = plan_mixture(Mix.model_validate(settings), spans, {}, 1)
-    planned = time.process_time() - clock
-    _packed_phases(plan, 1, lambda *_: None)
+    planned, blocks, written, places = mixed(spans, settings)
     total = time.process_time() - clock
-    del plan
     tracemalloc.start()  # once more for the memory: numpy reports its arrays, which takes time
-    plan = plan_mixture(Mix.model_validate(settings), spans, {}, 1)
-    packed, ranges = _packed_phases(plan, 1, lambda *_: None)
-    tokens, places = int(packed.segments[:, 2].sum()), sum(one.sequences * one.seq_len for one in ranges)
+    mixed(spans, settings)
     return {
-        "what": f"Loam, {plan.phases[0].blocks} blocks", "documents": f"{documents:,}", "plan s": f"{planned:.2f}",
-        "cut and pack s": f"{total - planned:.2f}", "GiB beyond": f"{tracemalloc.get_traced_memory()[1] / 2**30:.2f}", "full": f"{tokens / places:.5%}",
-        "left out": f"{sum(plan.phases[0].tokens) - tokens:,}",
+        "what": f"Loam, {blocks} blocks", "documents": f"{documents:,}", "plan s": f"{planned:.2f}", "cut, pack and write s": f"{total - planned:.2f}",
+        "GiB beyond": f"{tracemalloc.get_traced_memory()[1] / 2**30:.2f}", "full": f"{int(written.tokens.sum()) / places:.5%}", "left out": "0",
     }  # fmt: skip
 
 
@@ -76,7 +83,7 @@ def cropped(documents: int) -> dict[str, str]:
             if len(buffer) < BUFFER:
                 seconds = time.process_time() - clock
                 return {
-                    "what": "nanochat, best-fit-crop", "documents": f"{documents:,}", "plan s": "", "cut and pack s": f"{seconds:.2f}",
+                    "what": "nanochat, best-fit-crop", "documents": f"{documents:,}", "plan s": "", "cut, pack and write s": f"{seconds:.2f}",
                     "GiB beyond": "", "full": "100%", "left out": f"{lost:,} ({lost / (lost + trained):.1%})",
                 }  # fmt: skip
             fitting = [length for length in buffer if length <= room]

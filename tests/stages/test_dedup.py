@@ -9,6 +9,7 @@ from uuid import uuid5
 
 import pytest
 
+from stages.corpus.dedup import clustering, stage
 from stages.corpus.dedup.minhash import best_bands
 from stages.corpus.dedup.stage import STAGE
 from stages.record.contract.declaration import Artifact
@@ -193,3 +194,29 @@ def test_bands_by_search_only_when_asked_for(tmp_path: Path) -> None:
 def test_documents_without_words(tmp_path: Path) -> None:
     made = documents(tmp_path / "made", [["...", "!!!", "...", "a"], []])
     assert kept(run_stage(STAGE, {}, {"documents": made}, tmp_path)) == ["...", "!!!", "a"]
+
+
+def test_more_documents_than_numbers_are_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of existing corpora count, too. As many as there are numbers are not refused."""
+    monkeypatch.setattr(clustering, "MOST", 4)
+    few = documents(tmp_path / "few", [TEXTS[:2], TEXTS[2:4]])
+    run_stage(STAGE, {"near": False}, {"documents": few}, tmp_path)
+    monkeypatch.setattr(stage, "run_shards", None)  # no work begins
+    with pytest.raises(StageError) as refused:
+        run_stage(STAGE, {"near": False}, {"documents": documents(tmp_path / "many", [TEXTS[:2], TEXTS[2:]])}, tmp_path)
+    assert "at most 4 documents with each other, because it numbers them in 32 bits. These are 5." in str(refused.value)
+    assert "5 new documents, 0 of dedup.against" in str(refused.value) and "at least 2 parts, each with a recipe of its own" in str(
+        refused.value
+    )
+    with pytest.raises(StageError, match="2 new documents, 3 of dedup.against"):
+        run_stage(STAGE, {"near": False, "against": ["dedup-1"]}, {"documents": documents(tmp_path / "more", [TEXTS[:2]])}, tmp_path)
+
+
+def test_more_buckets_than_numbers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two near copies share a bucket in nearly every band, so three pairs of them have far more buckets than documents."""
+    words = [[f"{pair}w{i}" for i in range(120)] for pair in "abc"]
+    pairs = [text for own in words for text in (" ".join(own), " ".join([*own[:119], "end"]))]
+    monkeypatch.setattr(clustering, "MOST", 30)
+    with pytest.raises(StageError, match=r"share 3\d buckets or more in the first 1\d of 22 bands; dedup numbers at most 30") as refused:
+        run_stage(STAGE, {}, {"documents": documents(tmp_path / "made", [pairs])}, tmp_path)
+    assert "6 documents" in str(refused.value) and "at least 2 parts" in str(refused.value)

@@ -12,6 +12,8 @@ from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.tables.parquet import read_rows
 from stages.tokens.encode.stage import STAGE as ENCODE
+from stages.tokens.mix import blocks, spans
+from stages.tokens.mix.part_writer import part_writer
 from stages.tokens.mix.stage import STAGE, Mix
 from stages.tokens.tokenizer.bpe import save
 from stages.tokens.train_tokenizer.bpe_training import train_bpe
@@ -140,20 +142,44 @@ def test_weights_have_limits() -> None:
 
 
 def test_spans_are_written_in_groups_of_131072(tmp_path: Path) -> None:
-    """A reader of one document's spans skips groups; one group per file would be read whole."""
-    import pyarrow as pa
+    """A reader of one document's spans skips groups; one group per file would be read whole. How the sequences come in parts changes no byte."""
     import pyarrow.parquet as pq
 
-    from stages.tokens.mix.spans import Spans
-    from stages.tokens.mix.stage import PackedSequences, _write_sequence_spans
-
     count = (1 << 17) + 1
-    one = np.zeros(1, np.int64)
-    spans = Spans(pa.array([bytes(16)], pa.binary(16)), one, ("web",), one, one, one + count, one)
-    segments = np.stack([np.zeros(count, np.int64), np.arange(count), np.ones(count, np.int64)], axis=1)
-    packed = PackedSequences(np.zeros(count, np.int64), segments, np.array([0, 3, count]))
-    _write_sequence_spans(tmp_path / "train.parquet", "train", spans, packed)
-    written = pq.ParquetFile(tmp_path / "train.parquet")
-    assert [written.metadata.row_group(i).num_rows for i in range(written.num_row_groups)] == [1 << 17, 1]
-    assert written.read(["segment"]).column("segment").to_pylist()[-2:] == [count - 5, count - 4]
-    assert written.read(["sequence"]).column("sequence").to_pylist()[:5] == [0, 0, 0, 1, 1]
+    segments = np.zeros((count, 6), np.int64)
+    segments[:, spans.START], segments[:, spans.LENGTH] = np.arange(count), 1
+    sizes = np.array([3, 70_000, count - 70_003])
+    files = []
+    for name, parts in (("whole", [slice(0, 3)]), ("parts", [slice(0, 1), slice(1, 2), slice(2, 3)])):
+        ends = np.cumsum(sizes)
+        with part_writer(tmp_path / name, "train", ["web"]) as written:
+            for part in parts:
+                rows = slice(int(ends[part.start] - sizes[part.start]), int(ends[part.stop - 1]))
+                written.add(spans.PackedSequences(segments[rows], sizes[part]))
+        assert (written.sequences, written.segments, written.tokens.tolist()) == (3, count, [count])
+        files.append([path.read_bytes() for path in sorted((tmp_path / name).rglob("*")) if path.is_file()])
+    assert files[0] == files[1] and len(files[0]) == 3
+    table = pq.ParquetFile(tmp_path / "parts" / "sequence_spans" / "train.parquet")
+    assert [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)] == [1 << 17, 1]
+    assert table.read(["segment"]).column("segment").to_pylist()[-2:] == [count - 70_005, count - 70_004]
+    assert table.read(["sequence"]).column("sequence").to_pylist()[:5] == [0, 0, 0, 1, 1]
+    assert np.load(tmp_path / "parts" / "train" / "sequences.npy").tolist() == [0, 3, 70_003, count]
+    for name, values in (("segments", segments[:, 3:]), ("sequences", np.array([0, 3, 70_003, count]))):
+        np.save(tmp_path / "expected.npy", np.ascontiguousarray(values))
+        assert (tmp_path / "parts" / "train" / f"{name}.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+
+
+def test_how_many_documents_are_in_memory_at_a_time_changes_no_byte(
+    tokens: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    total = int(mixed(tokens, tmp_path)[1]["train"]["tokens"] * 2.3)
+    repeated = {"total_tokens": total, "weights": {"web": 1, "wiki": 1}, "over_max_epochs": "redistribute"}
+    digests = set()
+    for block, in_range, of_segments in ((1 << 17, 1 << 18, 1 << 18), (3, 2, 4), (5, 100, 1)):
+        monkeypatch.setattr(spans, "BLOCK", block)
+        monkeypatch.setattr(blocks, "BLOCK", block)
+        monkeypatch.setattr(blocks, "RANGE_DOCUMENTS", in_range)
+        monkeypatch.setattr(spans, "RANGE_SEGMENTS", of_segments)
+        for config in ({}, repeated):
+            digests.add(run_stage(STAGE, {"seq_len": 16, **config}, {"tokens": tokens}, tmp_path / str(block)).manifest["digest"])
+    assert len(digests) == 2

@@ -165,12 +165,12 @@ def test_a_source_without_a_document_to_train_on_is_refused_if_it_has_a_weight(t
 )
 def test_the_documents_held_out_have_the_lowest_hash_values(tokens: Artifact, share: float, at_most: int, web: int, wiki: int) -> None:
     spans = read_spans(sorted((tokens.path / "spans").glob("*.parquet")))
-    ids = [UUID(bytes=i) for i in spans.doc_id.to_pylist()]
+    ids = [UUID(bytes=bytes(i)) for i in spans.doc_id]
     of_source = {name: [ids[i] for i in np.flatnonzero(spans.source == number)] for number, name in enumerate(spans.names)}
     for seed in (0, 7):
         chosen = select_validation(spans, share, at_most, seed)
         expected = {*lowest(seed, "validation", of_source["web"])[:web], *lowest(seed, "validation", of_source["wiki"])[:wiki]}
-        assert {ids[i] for i in np.flatnonzero(chosen)} == expected
+        assert {ids[i] for i in chosen} == expected
     assert set(lowest(0, "validation", ids)[:6]) != set(lowest(7, "validation", ids)[:6]) != set(lowest(7, "stream", ids)[:6])
 
 

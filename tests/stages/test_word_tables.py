@@ -12,6 +12,7 @@ import pytest
 from stages.record.contract.declaration import Context
 from stages.record.contract.runtime import Runtime
 from stages.tokens.train_tokenizer import word_counts, word_tables
+from stages.tokens.train_tokenizer.sample import FileSample, SampleEnd
 from stages.tokens.train_tokenizer.word_tables import add_up_words, count_words, text_bytes, words_of
 from tests.stages import made
 from tests.tokens.train_tokenizer.test_word_counts import by_regex, counted
@@ -27,7 +28,7 @@ def context(scratch: Path, workers: int = 1) -> Context:
     )
 
 
-def words(files: list[Path], masks: list[Path | None], ctx: Context, least: int = 1) -> dict[str, int]:
+def words(files: list[Path], masks: list[FileSample | None], ctx: Context, least: int = 1) -> dict[str, int]:
     found = dict[str, int]()
     for shard in add_up_words(count_words(files, masks, "counts", ctx), least, ctx):
         part = counted(words_of(shard))
@@ -53,14 +54,15 @@ def test_workers_and_the_room_of_tables_do_not_matter(tmp_path: Path, monkeypatc
     assert words(files, [None] * 3, context(tmp_path / "rare"), 3) == {word: count for word, count in long.items() if count >= 3}
 
 
-def test_a_mask_chooses_documents(tmp_path: Path) -> None:
+def test_a_sample_chooses_documents(tmp_path: Path) -> None:
     docs = made.documents(tmp_path / "docs", [TEXTS[:9]])
-    np.save(tmp_path / "mask.npy", np.arange(9) % 2 == 1)
+    np.save(tmp_path / "numbers.npy", np.array([8, 3] * 4 + [8], np.uint64))  # hash values
+    sample = FileSample(tmp_path / "numbers.npy", 0, SampleEnd(5, 0, 0))
     ctx = context(tmp_path / "scratch")
     (file,) = (docs.path / "documents").glob("*.parquet")
-    shards = count_words([file], [tmp_path / "mask.npy"], "counts", ctx)
+    shards = count_words([file], [sample], "counts", ctx)
     assert (shards[0].result["documents"], shards[0].result["size"]) == (4, sum(len(text.encode()) for text in TEXTS[1:9:2]))
-    assert sum(words([file], [tmp_path / "mask.npy"], ctx).values()) == sum(
+    assert sum(words([file], [sample], ctx).values()) == sum(
         count for word, count in by_regex(TEXTS[1:9:2]).items() if len(word.encode()) > 1
     )
 

@@ -15,17 +15,23 @@ removed documents where it was measured (Marin issue 7591).
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from stages.corpus.documents.canonical_order import release
 from stages.corpus.text.native import compiled
 
 SHARE = 1 << 24  # number of documents whose keys are sorted at a time
 BLOCK = 1 << 16  # number of documents decided at a time
 NOBODY = np.uint32(0xFFFFFFFF)
+MOST = (1 << 32) - 1
+"""Most documents, and most buckets over all bands: their numbers have 32 bits, and one number is NOBODY."""
+
+
+class TooManyBucketsError(ValueError):
+    """More buckets than MOST. The message says in which band."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,9 @@ def group_bands(keys_of: Callable[[int], np.ndarray], eligible: np.ndarray, know
 
     Returns:
         The number of buckets.
+
+    Raises:
+        TooManyBucketsError: There are more buckets than MOST.
     """
     total = 0
     chosen = np.flatnonzero(eligible)
@@ -121,7 +130,9 @@ def group_bands(keys_of: Callable[[int], np.ndarray], eligible: np.ndarray, know
         for share in range(1 << (shares - 1).bit_length()):
             mine = np.flatnonzero(keys >> shift == np.uint64(share)) if shares > 1 else np.arange(len(keys))
             order = mine[np.argsort(keys[mine])]
-            total = compiled(_number_buckets)(keys, order, chosen, known, row, total)
+            total = int(compiled(_number_buckets)(keys, order, chosen, known, row, total))
+            if total > MOST:
+                raise TooManyBucketsError(f"The documents share {total:,} buckets or more in the first {band + 1} of {len(buckets)} bands")
         buckets[band] = row
         release(buckets)
     return total
@@ -166,12 +177,6 @@ def decide(
         done = reached
         release(shingles.sets)
         progress(done)
-
-
-def release(array: np.ndarray) -> None:
-    """Releases the pages of a memory-mapped file, so that pages already read do not count as memory of this process."""
-    if isinstance(array, np.memmap):
-        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def undecided(count: int) -> Verdicts:

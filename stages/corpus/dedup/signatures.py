@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.corpus.documents.canonical_order import Corpus, Part, file_array, text_batches, utf8
+from stages.corpus.documents.canonical_order import Corpus, Part, file_array, release, text_batches, utf8
 from stages.corpus.documents.documents import document_shards
 from stages.record.contract.declaration import Context, ExternalFile
 from stages.record.contract.errors import RecipeError, StageError
@@ -180,7 +180,7 @@ def shingle_sets(shingle_words: int, corpus: Corpus, needed: np.ndarray, ctx: Co
     """
     import numpy as np
 
-    from stages.corpus.dedup.clustering import ShingleSets, copy_sets, release
+    from stages.corpus.dedup.clustering import ShingleSets, copy_sets
 
     tasks = []
     wanted = [np.flatnonzero(needed[corpus.numbers[corpus.rows(i)]]) for i in range(len(corpus.parts))]

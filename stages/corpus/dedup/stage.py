@@ -7,6 +7,7 @@ Guarantee: documents are decided in canonical order (source priority, URL, doc_i
 verified edge to a kept document, or to one that a takedown removes with its copies (`remove_copies_of`). The result does not depend on
 shards or workers. With `against`, the documents of existing corpora come first and all stay. The stage compares a new crawl with their
 published signatures and reads only those of their texts that share a bucket.
+Limit: 4,294,967,295 documents, those of `against` included; more are refused before any work.
 Cost: about 17 MB/s of text per core, including reading and writing Parquet; signatures take a tenth of the time. Memory is about 400
 bytes per document, whatever the length of the texts (10 M documents: 3.9 GiB measured, the budget is 6). Scratch holds the shingle sets
 of documents that share a bucket (8 bytes per word).
@@ -47,6 +48,7 @@ from stages.corpus.documents.canonical_order import Corpus, Part, canonical, fil
 from stages.corpus.documents.documents import JudgedShard, add_record_counts, document_shards, matched_by_pattern
 from stages.corpus.documents.page_samples import dropped_and_kept_pages
 from stages.record.contract.declaration import Artifact, Context, NamedArtifacts, Outcome, Stage
+from stages.record.contract.errors import StageError
 from stages.record.settings import StageConfig
 from stages.record.tables.parquet import count_rows, read_rows, schema, write_rows
 from stages.record.tables.shards import Meter, Shard, collect, run_shards
@@ -55,6 +57,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stages.corpus.dedup.clustering import Verdicts
+
+
+TOO_MANY = (
+    "Divide the crawl into at least {parts} parts, each with a recipe of its own up to decontaminate, best one part per month or snapshot of the "
+    "crawl. Copies in different parts then stay. FineWeb (Penedo et al. 2024) treats every snapshot so, and found it better than one dedup of all. "
+    "Where the copies of other parts must go, name in dedup.against only as many parts as fit."
+)
 
 
 class PairRow(TypedDict):
@@ -140,6 +149,7 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     """
     existing = [part for file in ctx.files("against") for part in existing_parts(file, config.signature_settings())]
     paths = document_shards(inputs["documents"].path)
+    _refuse_too_many(sum(map(count_rows, paths)), sum(count_rows(part.documents) for part in existing))
     sizes = [path.stat().st_size for path in paths]
     sketches = run_shards(sketch_file, [SketchTask(path, config) for path in paths], ctx, "sketches", sizes)
     parts = [*existing, *(Part(p, {n: s.path / n for n in SIGNATURE_FILES}, "") for p, s in zip(paths, sketches, strict=True))]
@@ -158,6 +168,22 @@ def run(config: DedupConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     shards = run_shards(rule_file, tasks, ctx, "rulings", sizes)
     matched = matched_by_pattern(config.remove_copies_of, [s.result["matched"] for s in sketches], "dedup.remove_copies_of", ctx)
     return _publish(shards, config, verdicts, matched, out)
+
+
+def _refuse_too_many(new: int, existing: int) -> None:
+    """Refuses more documents than have numbers. new: documents of the input; existing: those of `against`.
+
+    Raises:
+        StageError: There are more than MOST together.
+    """
+    from stages.corpus.dedup.clustering import MOST
+
+    if new + existing > MOST:
+        raise StageError(
+            f"dedup compares at most {MOST:,} documents with each other, because it numbers them in 32 bits. These are {new + existing:,}.",
+            where=f"{new:,} new documents, {existing:,} of dedup.against",
+            do=TOO_MANY.format(parts=-(-(new + existing) // MOST)),
+        )
 
 
 def sketch_file(folder: Path, task: SketchTask, meter: Meter) -> Sketched:
@@ -209,10 +235,22 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
 
     Returns:
         The verdicts, and what is recorded of them.
+
+    Raises:
+        StageError: There are more buckets than numbers.
     """
     import numpy as np
 
-    from stages.corpus.dedup.clustering import Candidates, decide, first_copies, group_bands, in_buckets, undecided
+    from stages.corpus.dedup.clustering import (
+        MOST,
+        Candidates,
+        TooManyBucketsError,
+        decide,
+        first_copies,
+        group_bands,
+        in_buckets,
+        undecided,
+    )
 
     first = first_copies(corpus.load("hashes.npy"))
     documents, bands = len(first), config.signature_banding()[0]
@@ -223,7 +261,12 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
         ctx.progress(band, bands, "bands", "grouping")
         return corpus.load("bands.npy", band)
 
-    total = group_bands(keys_of, eligible, corpus.known, buckets)
+    try:
+        total = group_bands(keys_of, eligible, corpus.known, buckets)
+    except TooManyBucketsError as error:
+        raise StageError(
+            f"{error}; dedup numbers at most {MOST:,} of them, in 32 bits.", where=f"{documents:,} documents", do=TOO_MANY.format(parts=2)
+        ) from None
     alike = np.zeros(documents, bool)  # has the same text as a named document
     alike[first[named]] = True
     alike, taken = alike[first], np.zeros(documents, bool)

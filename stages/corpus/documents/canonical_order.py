@@ -7,6 +7,7 @@ Cost: about 250 bytes per new document while URLs of usual length are sorted, 28
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,6 +119,14 @@ def file_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
     import numpy as np
 
     return np.memmap(path, kind, "w+", shape=shape) if math.prod(shape) else np.zeros(shape, kind)
+
+
+def release(array: np.ndarray) -> None:
+    """Releases the pages of a memory-mapped file, so that pages already read do not count as memory of this process."""
+    import numpy as np
+
+    if isinstance(array, np.memmap):
+        array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 
 
 def doc_id_bytes(path: Path) -> np.ndarray:

@@ -136,7 +136,7 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     for shard in shards:
         for bad in shard.result["bad"]:
             ctx.drop(f"a record is {bad['reason']}", bad["where"], bad["url"])
-    renamed = publish(shards, [file["identity"] for file in files], ctx.scratch, out)
+    renamed = publish(shards, [file["identity"] for file in files], out, ctx)
     write_rows(out / "files.parquet", schema(**FILES.types), (row for shard in shards for row in shard.result["file"]))
     record_counts = sum((RecordCounts(**shard.result["record_counts"]) for shard in shards), RecordCounts(unit="records"))
     documents = record_counts.kept

@@ -1,24 +1,29 @@
 """Gives every record of a crawl an id of its own, over all files of all sources, and publishes the shards of extract with these ids.
 
 Guarantee: the first record with an id, in the order of files.json, keeps it. Every later one gets the id that its file and place give
-(`fallback_doc_id`), or the next one of its kind that is free. The result follows from the files and their order alone.
-Cost: 8 bytes per record in a memory-mapped file, about 150 bytes of memory per record whose id occurs twice, two reads of the column doc_id;
-shards with replaced ids are written again.
+(`fallback_doc_id`), or the next one of its kind that no record has. The result follows from the files and their order alone.
+Cost: three passes in shards, each with about 100 bytes of memory per record of a shard, and GROUP_RECORDS or RANGE_RECORDS records or a file
+more in one. Scratch: 32 bytes per record. The stage's own process holds nothing per record; it reads 8 bytes per replaced id, a range at a time.
+Files with replaced ids are written again.
+Source: external sorting by ranges of hashed keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 from uuid import UUID
 
 from stages.corpus.documents.canonical_order import doc_id_bytes, file_array
 from stages.corpus.documents.documents import DOCUMENTS, free_doc_id
 from stages.corpus.documents.line_table import LINES
 from stages.corpus.extract.extract_tables import DECISIONS, ExtractedFile
-from stages.record.tables.parquet import count_rows, read_rows, schema, write_rows
-from stages.record.tables.shards import Shard, collect
+from stages.record.contract.declaration import Context
+from stages.record.tables.parquet import read_rows, schema, write_rows
+from stages.record.tables.shards import Meter, Shard, collect, run_shards
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,6 +32,54 @@ TABLES: Mapping[str, Mapping[str, str]] = {"documents": DOCUMENTS.types, "lines"
 ODD = (
     0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: both halves of an id decide its key, also of ids made from a time and a machine
 )
+GROUP_RECORDS = RANGE_RECORDS = 1 << 21
+"""Records of the files that a worker sorts together, and of a range of keys."""
+FILE_BITS = 32
+"""A place is the number of a file, times 2**FILE_BITS, plus the row in its table decisions."""
+
+
+@dataclass(frozen=True)
+class GroupTask:
+    """Tables `decisions` of consecutive files, the number of the first file, and the number of ranges of keys."""
+
+    tables: tuple[Path, ...]
+    first: int
+    ranges: int
+
+
+@dataclass(frozen=True)
+class RangeTask:
+    """The result folders of `sort_ids`, and the number of a range of keys."""
+
+    groups: tuple[Path, ...]
+    number: int
+
+
+class RepeatedIds(TypedDict):
+    """The result of `find_repeated`: how many records have an id that an earlier one has."""
+
+    repeated: int
+
+
+@dataclass(frozen=True)
+class RenameTask:
+    """A file in which ids are replaced.
+
+    Attributes:
+        folder: The result folder of `extract_file`.
+        identity: The file's identity.
+        rows: A file of uint32 that holds the rows whose id an earlier file has.
+        begin: Where in it those of this file begin.
+        end: Where they end.
+        ranges: The result folders of `find_repeated`.
+    """
+
+    folder: Path
+    identity: str
+    rows: Path
+    begin: int
+    end: int
+    ranges: tuple[Path, ...]
 
 
 def fallback_doc_id(identity: str, ordinal: int, taken: Callable[[UUID], bool] = lambda doc_id: False) -> UUID:
@@ -34,86 +87,172 @@ def fallback_doc_id(identity: str, ordinal: int, taken: Callable[[UUID], bool] =
     return free_doc_id(f"{identity.removeprefix('sha256:')}:{ordinal}", taken)
 
 
-def publish(shards: Sequence[Shard[ExtractedFile]], identities: Sequence[str], scratch: Path, out: Path) -> int:
+def publish(shards: Sequence[Shard[ExtractedFile]], identities: Sequence[str], out: Path, ctx: Context) -> int:
     """Publishes the tables of the shards in `out`, and replaces ids that an earlier file has.
 
     Args:
         shards: The shards. No id occurs twice within one.
-        identities: The identity of each file of the crawl.
-        scratch: A folder for a temporary file.
+        identities: The identity of each file of the crawl; all are different.
         out: The artifact's folder.
+        ctx: The stage's context.
 
     Returns:
         The number of replaced ids.
     """
+    ranges = _ranges_of_ids(shards, ctx)
+    rows, bounds = _rows_by_file(ranges, len(shards), ctx.scratch / "repeated_rows.bin")
+    folders = tuple(one.path for one in ranges)
+    changed = [number for number in range(len(shards)) if bounds[number] < bounds[number + 1]]
+    tasks = [RenameTask(shards[n].path, identities[n], rows, bounds[n], bounds[n + 1], folders) for n in changed]
+    renamed = run_shards(rename_records, tasks, ctx, "new ids", [(task.folder / "documents.parquet").stat().st_size for task in tasks])
+    folder_of = {number: one.path for number, one in zip(changed, renamed, strict=True)}
+    published = [Shard(number, folder_of.get(number, shard.path), shard.result) for number, shard in enumerate(shards)]
+    for name in TABLES:
+        collect(published, f"{name}.parquet", out)
+    return bounds[-1]
+
+
+def _ranges_of_ids(shards: Sequence[Shard[ExtractedFile]], ctx: Context) -> list[Shard[RepeatedIds]]:
+    """Returns the results of `find_repeated` for all ranges of keys. Every range is read from groups of files, not from each file."""
+    counts = [shard.result["record_counts"]["rows_in"] for shard in shards]
+    ranges = max(1, -(-sum(counts) // RANGE_RECORDS))
+    tables = tuple(shard.path / "decisions.parquet" for shard in shards)
+    begins, size = [0], 0
+    for number, count in enumerate(counts):
+        if size and size + count > GROUP_RECORDS:
+            begins.append(number)
+            size = 0
+        size += count
+    groups = [GroupTask(tables[first:end], first, ranges) for first, end in zip(begins, [*begins[1:], len(tables)], strict=True)]
+    sorted_ids = run_shards(sort_ids, groups, ctx, "record ids", [len(group.tables) for group in groups])
+    folders = tuple(shard.path for shard in sorted_ids)
+    return run_shards(find_repeated, [RangeTask(folders, number) for number in range(ranges)], ctx, "repeated ids")
+
+
+def sort_ids(folder: Path, task: GroupTask, meter: Meter) -> None:
+    """Writes the ids of the records of some files, sorted by key; equal keys are in the order of the records.
+
+    ids.npy, uint64 [records, 3]: both halves of the id, and the place. bounds.npy, int64 [ranges + 1]: where each range begins, and the end.
+    """
     import numpy as np
 
-    paths = [shard.path / "decisions.parquet" for shard in shards]
-    keys = _sorted_keys(paths, scratch / "record_keys.bin")
-    repeated = keys[1:][keys[1:] == keys[:-1]]
-    given: set[UUID] = set()  # of the ids whose key occurs twice, and the new ones
+    parts = [np.empty((0, 3), np.uint64)]
+    for number, table in enumerate(task.tables, start=task.first):
+        ids = doc_id_bytes(table)
+        part = np.empty((len(ids), 3), np.uint64)
+        part[:, :2] = ids.view(np.uint64)
+        part[:, 2] = np.uint64(number << FILE_BITS) + np.arange(len(ids), dtype=np.uint64)
+        parts.append(part)
+        meter.add(len(ids), ids.nbytes, share=(number + 1 - task.first) / len(task.tables))
+    records = np.concatenate(parts)
+    del parts
+    keys = _keys(records)
+    order = np.argsort(keys, kind="stable")
+    np.save(folder / "ids.npy", records[order])
+    np.save(folder / "bounds.npy", np.searchsorted(_ranges(keys[order], task.ranges), np.arange(task.ranges + 1)))
+
+
+def find_repeated(folder: Path, task: RangeTask, meter: Meter) -> RepeatedIds:
+    """Finds the records of a range of keys whose id an earlier record has.
+
+    Writes keys.npy, uint64: the keys of all records of the range, sorted. repeated.npy, uint64: the places of the records that were found, sorted.
+
+    Returns:
+        Their number.
+    """
+    import numpy as np
+
+    parts = [np.empty((0, 3), np.uint64)]
+    for group in task.groups:
+        begin, end = np.load(group / "bounds.npy", mmap_mode="r")[task.number : task.number + 2].tolist()
+        parts.append(np.array(np.load(group / "ids.npy", mmap_mode="r")[begin:end]))
+    records = np.concatenate(parts)
+    del parts
+    keys = _keys(records)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    np.save(folder / "keys.npy", keys)
+    alike = np.zeros(len(keys), bool)  # has the key of a neighbour
+    alike[1:] = keys[1:] == keys[:-1]
+    alike[:-1] |= alike[1:]
+    alike_records = records[order[alike]]
+    by_id = alike_records[np.lexsort((alike_records[:, 2], alike_records[:, 1], alike_records[:, 0]))]
+    again = np.zeros(len(by_id), bool)
+    again[1:] = (by_id[1:, :2] == by_id[:-1, :2]).all(axis=1)
+    repeated = np.sort(by_id[again, 2])
+    np.save(folder / "repeated.npy", repeated)
+    meter.add(len(keys), records.nbytes)
+    return {"repeated": len(repeated)}
+
+
+def _rows_by_file(ranges: Sequence[Shard[RepeatedIds]], files: int, path: Path) -> tuple[Path, list[int]]:
+    """Writes the rows with repeated ids file by file, uint32. One range is in memory at a time.
+
+    Returns:
+        The path, and where the rows of each file begin in it, and the end.
+    """
+    import numpy as np
+
+    counts = np.zeros(files, np.int64)
+    found = [shard for shard in ranges if shard.result["repeated"]]
+    for shard in found:
+        counts += np.bincount(_files(np.load(shard.path / "repeated.npy")), minlength=files)
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    rows, at = file_array(path, (int(bounds[-1]),), np.uint32), bounds[:-1].copy()
+    for shard in found:
+        places = np.load(shard.path / "repeated.npy")
+        numbers = _files(places)
+        rows[at[numbers] + np.arange(len(places)) - np.searchsorted(numbers, numbers)] = places & np.uint64((1 << FILE_BITS) - 1)
+        at += np.bincount(numbers, minlength=files)
+    if isinstance(rows, np.memmap):
+        rows.flush()
+    return path, bounds.tolist()
+
+
+def rename_records(folder: Path, task: RenameTask, meter: Meter) -> None:
+    """Writes the tables of a file with new ids in the place of those that an earlier file has."""
+    import numpy as np
+
+    table = task.folder / "decisions.parquet"
+    rows = set(np.memmap(task.rows, np.uint32, "r")[task.begin : task.end].tolist())
+
+    @cache
+    def keys_of(number: int) -> np.ndarray:
+        keys: np.ndarray = np.load(task.ranges[number] / "keys.npy", mmap_mode="r")
+        return keys
 
     def taken(doc_id: UUID) -> bool:
-        return doc_id in given or bool(_among(_keys(np.frombuffer(doc_id.bytes, np.uint8).reshape(1, 16)), keys)[0])
+        key = _keys(np.frombuffer(doc_id.bytes, np.uint64).reshape(1, 2))
+        keys = keys_of(int(_ranges(key, len(task.ranges))[0]))
+        at = int(np.searchsorted(keys, key[0]))
+        return at < len(keys) and bool(keys[at] == key[0])
 
-    clean: list[Shard[ExtractedFile]] = []
-    renamed = 0
-    for shard, path in zip(shards, paths, strict=True):
-        ids = doc_id_bytes(path)
-        rows = np.flatnonzero(_among(_keys(ids), repeated))
-        own = {UUID(bytes=ids[row].tobytes()): int(row) for row in rows}
-        ordinals = [row["ordinal"] for row in read_rows(path, ["ordinal"])] if not given.isdisjoint(own) else []
-        new: dict[UUID, UUID] = {}
-        for doc_id, row in own.items():
-            if doc_id in given:
-                new[doc_id] = fallback_doc_id(identities[shard.index], ordinals[row], taken)
-            given.add(new.get(doc_id, doc_id))
-        renamed += len(new)
-        if new:
-            _rewrite(shard, new, out)
-        else:
-            clean.append(shard)
-    for name in TABLES:
-        collect(clean, f"{name}.parquet", out)
-    return renamed
-
-
-def _rewrite(shard: Shard[ExtractedFile], new: Mapping[UUID, UUID], out: Path) -> None:
-    """Writes the tables of a shard with new ids. new: id -> its replacement."""
+    old = ((row["doc_id"], row["ordinal"]) for number, row in enumerate(read_rows(table, ["doc_id", "ordinal"])) if number in rows)
+    new = {doc_id: fallback_doc_id(task.identity, ordinal, taken) for doc_id, ordinal in old}
     for name, types in TABLES.items():
-        changed = ({**row, "doc_id": new.get(row["doc_id"], row["doc_id"])} for row in read_rows(shard.path / f"{name}.parquet"))
-        write_rows(out / name / f"{shard.path.name}.parquet", schema(**types), changed)
-
-
-def _sorted_keys(paths: Sequence[Path], scratch: Path) -> np.ndarray:
-    """Returns the keys of all ids of some tables, uint64 [records], sorted, in a memory-mapped file. Equal ids have equal keys."""
-    import numpy as np
-
-    keys = file_array(scratch, (sum(map(count_rows, paths)),), np.uint64)
-    at = 0
-    for path in paths:
-        ids = doc_id_bytes(path)
-        keys[at : at + len(ids)] = _keys(ids)
-        at += len(ids)
-    keys.sort()
-    return keys
+        changed = ({**row, "doc_id": new.get(row["doc_id"], row["doc_id"])} for row in read_rows(task.folder / f"{name}.parquet"))
+        write_rows(folder / f"{name}.parquet", schema(**types), changed)
+    meter.add(len(new))
 
 
 def _keys(ids: np.ndarray) -> np.ndarray:
-    """Returns uint64 [records] for ids, uint8 [records, 16]."""
+    """Returns the keys of ids, uint64 [records]. Equal ids have equal keys. ids: uint64 [records, 2 or more], both halves first."""
     import numpy as np
 
-    halves = np.ascontiguousarray(ids).view(np.uint64)
-    mixed: np.ndarray = halves[:, 0] * np.uint64(ODD) + halves[:, 1]
+    mixed: np.ndarray = ids[:, 0] * np.uint64(ODD) + ids[:, 1]
     return mixed
 
 
-def _among(keys: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Returns for each key whether it is one of the sorted keys, bool [keys]."""
+def _ranges(keys: np.ndarray, ranges: int) -> np.ndarray:
+    """Returns the range of each key, uint64 [records], by its upper half; it rises with the key. ranges: their number, below 2**32."""
     import numpy as np
 
-    if not len(ordered):
-        return np.zeros(len(keys), bool)
-    at = np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)
-    found: np.ndarray = ordered[at] == keys
-    return found
+    numbers: np.ndarray = (keys >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)
+    return numbers
+
+
+def _files(places: np.ndarray) -> np.ndarray:
+    """Returns the number of the file of each place, int64."""
+    import numpy as np
+
+    return (places >> np.uint64(FILE_BITS)).astype(np.int64)

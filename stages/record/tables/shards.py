@@ -179,6 +179,11 @@ def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]
 
     The files are hard links, not moved, so a stage that is killed here starts again from complete shards.
 
+    Args:
+        shards: All shards of the stage.
+        name: The file.
+        out: The artifact's folder.
+
     Returns:
         The new paths, in the order of the shards.
     """
@@ -186,7 +191,7 @@ def collect(shards: Sequence[Shard[Result]], name: str, out: Path) -> list[Path]
     (out / stem).mkdir(parents=True, exist_ok=True)
     paths = []
     for shard in shards:
-        target = out / stem / f"{shard.path.name}.{suffix}"
+        target = out / stem / f"{shard_name(shard.index, len(shards))}.{suffix}"
         os.link(shard.path / name, target)
         paths.append(target)
     return paths

@@ -10,21 +10,26 @@ repeated, rounded up, so b <= (E + 3) / 4 tokens. A block that begins at s holds
 position p and the other in the block that begins at q, then q - p >= E - 2b + 1 >= (E - 1) / 2: at least half an epoch of the source is
 trained between the two, whatever the order inside blocks. So they never share a block, and no sequence. Of a document, this holds for copies
 of each of its tokens: two different parts of a document longer than 3/4 of its source's epoch may share a sequence.
-Cost: one sort of the hashes of a stream that is not taken as a whole; 40 bytes per document of the stream.
+Cost: one sort of the hashes of a stream that is not taken as a whole, RANGE_DOCUMENTS at a time. The streams are a file in scratch, 56 bytes
+per document; memory does not grow with them.
 Source: the distance is Loam's own; four epochs at most, Muennighoff et al. 2023.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from stages.corpus.text.hash_sampling import hash_order, hash_values, key_bytes
-from stages.tokens.mix.spans import Spans
+from stages.corpus.documents.canonical_order import file_array, release
+from stages.corpus.text.hash_sampling import hash_order, hash_values
+from stages.tokens.mix.spans import BLOCK, ID, LENGTH, OWNER, START, Spans
 
 BLOCKS_PER_EPOCH = 4
+RANGE_DOCUMENTS = 1 << 18
+"""Documents of a stream that are sorted by hash at a time."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +37,21 @@ class Stream:
     """The documents of a source and bucket in the order in which they are taken.
 
     Attributes:
-        documents: Their indexes, int64 [n].
+        slices: The documents as whole slices, int64 [n, 6] (stages/tokens/mix/spans.py).
         ends: Tokens of the stream up to the end of each document, int64 [n].
     """
 
-    documents: np.ndarray
+    slices: np.ndarray
     ends: np.ndarray
+
+    def documents_within(self, tokens: int) -> int:
+        """Returns how many documents have a token among the first `tokens` of the stream."""
+        count = int(np.searchsorted(self.ends, tokens)) + 1 if tokens and len(self.ends) else 0
+        found = 0
+        for begin in range(0, min(count, len(self.ends)), BLOCK):
+            found += int(np.count_nonzero(self.slices[begin : min(begin + BLOCK, count), LENGTH]))
+            release(self.slices)
+        return found
 
 
 def blocks_needed(phases: Sequence[Sequence[int]], available: Sequence[int]) -> list[int]:
@@ -51,10 +65,74 @@ def blocks_needed(phases: Sequence[Sequence[int]], available: Sequence[int]) -> 
     return [max([1, *(-(-BLOCKS_PER_EPOCH * phase[i] // available[i]) for i in repeated)]) for phase in phases]
 
 
-def stream_of(spans: Spans, documents: np.ndarray, seed: int) -> Stream:
-    """Returns the stream of documents, in the order of their hash. Arguments: all documents, the indexes of those to use, the seed."""
-    order = documents[hash_order(hash_values(seed, "stream", key_bytes(spans.doc_id)[documents]))]
-    return Stream(order, np.cumsum(spans.length[order]))
+def made_streams(
+    spans: Spans, owners: Callable[[slice], np.ndarray], sizes: Sequence[int], hashed: Sequence[bool], seed: int, scratch: Path
+) -> list[Stream]:
+    """Returns the streams.
+
+    Args:
+        spans: All documents.
+        owners: Function from a block of documents to the stream of each, int64; -1 for none.
+        sizes: Documents of each stream.
+        hashed: Which streams are in the order of their hash; the others keep that of the documents.
+        seed: The seed.
+        scratch: A folder for files.
+    """
+    ranges = np.array([max(1, -(-size // RANGE_DOCUMENTS)) if one else 1 for size, one in zip(sizes, hashed, strict=True)], np.uint64)
+    base = (np.cumsum(ranges) - ranges).astype(np.int64)
+
+    def parts(block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the documents of a block that are in a stream, their streams, and the part of the file that each belongs to."""
+        owner = owners(block)
+        chosen = np.flatnonzero(owner >= 0)
+        owner, part = owner[chosen], base[owner[chosen]]
+        if len(ranges) < ranges.sum():
+            numbers = hash_values(seed, "stream", spans.doc_id[block][chosen])
+            part = part + ((numbers >> np.uint64(32)) * ranges[owner] >> np.uint64(32)).astype(np.int64)
+        return block.start + chosen, owner, part
+
+    counts = np.zeros(int(ranges.sum()), np.int64)
+    for block in spans.blocks():
+        counts += np.bincount(parts(block)[2], minlength=len(counts))
+    slices = file_array(scratch / "streams.bin", (int(counts.sum()), LENGTH + 1), np.int64)
+    at = np.cumsum(counts) - counts
+    for block in spans.blocks():
+        documents, owner, part = parts(block)
+        order = np.argsort(part, kind="stable")
+        part = part[order]
+        slices[at[part] + np.arange(len(part)) - np.searchsorted(part, part)] = spans.slices(documents[order], owner[order])
+        at += np.bincount(part, minlength=len(counts))
+        release(slices)
+    for number, (begin, one) in enumerate(zip(base.tolist(), hashed, strict=True)):
+        for part_number in range(begin, begin + int(ranges[number])) if one else ():
+            _sort_by_hash(slices[at[part_number] - counts[part_number] : at[part_number]], seed)
+            release(slices)
+    return _with_ends(slices, sizes, scratch)
+
+
+def _sort_by_hash(slices: np.ndarray, seed: int) -> None:
+    """Sorts slices in place by the hash of their documents."""
+    rows = np.array(slices)
+    ids = np.ascontiguousarray(rows[:, ID:OWNER]).view(np.uint8).reshape(-1, 16)
+    slices[:] = rows[hash_order(hash_values(seed, "stream", ids))]
+
+
+def _with_ends(slices: np.ndarray, sizes: Sequence[int], scratch: Path) -> list[Stream]:
+    """Returns the streams of slices that follow each other, with the end of each document. sizes: documents of each stream."""
+    ends = file_array(scratch / "ends.bin", (len(slices),), np.int64)
+    found, first = [], 0
+    for size in sizes:
+        tokens = 0
+        for begin in range(first, first + size, BLOCK):
+            block = slice(begin, min(begin + BLOCK, first + size))
+            np.cumsum(slices[block, LENGTH], out=ends[block])
+            ends[block] += tokens
+            tokens = int(ends[block.stop - 1])
+            release(slices)
+            release(ends)
+        found.append(Stream(slices[first : first + size], ends[first : first + size]))
+        first += size
+    return found
 
 
 @dataclass(frozen=True)
@@ -87,8 +165,8 @@ def _cuts(stream: Stream, begin: int, end: int) -> Iterator[_Cut]:
         begin = base + high
 
 
-def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequence[int], blocks: int) -> Iterator[np.ndarray]:
-    """Yields the slices of each block of a phase, int64 [n, 3], stream by stream.
+def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequence[int], blocks: int) -> Iterator[list[_Cut]]:
+    """Yields what each block of a phase takes of the streams, stream by stream; `slices_of` returns its slices.
 
     Args:
         streams: The streams.
@@ -100,18 +178,19 @@ def cut_blocks(streams: Sequence[Stream], begins: Sequence[int], tokens: Sequenc
         cuts = [
             (begin + count * block // blocks, begin + count * (block + 1) // blocks) for begin, count in zip(begins, tokens, strict=True)
         ]
-        yield _slices([one for stream, cut in zip(streams, cuts, strict=True) for one in _cuts(stream, *cut)])
+        yield [one for stream, cut in zip(streams, cuts, strict=True) for one in _cuts(stream, *cut)]
 
 
-def _slices(cuts: Sequence[_Cut]) -> np.ndarray:
-    """Returns the slices (document, offset, length) of all cuts, int64 [n, 3]."""
-    slices, at = np.empty((sum(one.stop - one.first for one in cuts), 3), np.int64), 0
+def slices_of(cuts: Sequence[_Cut]) -> Iterator[np.ndarray]:
+    """Yields the slices of cuts, int64 [n, 6], at most BLOCK at a time. The first and the last document of a cut may not be whole."""
     for one in cuts:
-        ends, part = one.stream.ends[one.first : one.stop], slices[at : at + one.stop - one.first]
-        part[:, 0], part[:, 1] = one.stream.documents[one.first : one.stop], 0
-        part[0, 1] = one.low - (int(one.stream.ends[one.first - 1]) if one.first else 0)
-        np.subtract(ends[1:], ends[:-1], out=part[1:, 2])
-        part[0, 2] = ends[0] - one.low
-        part[-1, 2] -= ends[-1] - one.high  # the last document may go on
-        at += len(part)
-    return slices
+        for first in range(one.first, one.stop, BLOCK):
+            block = slice(first, min(first + BLOCK, one.stop))
+            part, ends = np.array(one.stream.slices[block]), np.array(one.stream.ends[block])
+            begins = np.concatenate(([int(one.stream.ends[first - 1]) if first else 0], ends[:-1]))
+            skipped = np.maximum(one.low - begins, 0)
+            part[:, START] += skipped
+            part[:, LENGTH] = np.minimum(ends, one.high) - begins - skipped
+            release(one.stream.slices)
+            release(one.stream.ends)
+            yield part

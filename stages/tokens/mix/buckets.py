@@ -46,19 +46,21 @@ class DocumentBuckets:
     factors: tuple[float, ...]
 
 
-def read_columns(names: Sequence[str], tables: Sequence[Sequence[Path]], doc_id: pa.Array) -> dict[str, pa.Array]:
+def read_columns(names: Sequence[str], tables: Sequence[Sequence[Path]], doc_id: np.ndarray) -> dict[str, pa.Array]:
     """Returns columns of the documents: name -> one value per document, null where no table has the document.
 
     Args:
         names: Names of the columns; HOST is the host of the column `url`.
         tables: The Parquet files of each table, with a column doc_id. The first table that has a column gives it.
-        doc_id: The documents, fixed_size_binary[16].
+        doc_id: The documents, uint8 [documents, 16].
 
     Raises:
         BucketError: No table has a column.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(doc_id), [None, pa.py_buffer(np.ascontiguousarray(doc_id))])
     columns = [set(pq.read_schema(files[0]).names) if files else set() for files in tables]
     found: dict[str, pa.Array] = {}
     for name in names:
@@ -66,7 +68,7 @@ def read_columns(names: Sequence[str], tables: Sequence[Sequence[Path]], doc_id:
         if at is None:
             known = sorted({HOST for there in columns if "url" in there}.union(*columns) - set(HIDDEN))
             raise BucketError(f"The documents have no column {name!r}. Columns that are stored: {', '.join(known) or 'none'}.")
-        found[name] = _joined(tables[at], name, doc_id)
+        found[name] = _joined(tables[at], name, ids)
     return found
 
 

@@ -4,7 +4,8 @@
 Guarantee: the tokens of each phase, source and bucket are exact whole numbers that add up to the tokens of the phase. No source and bucket is
 taken more often than mix.max_epochs over all phases. A phase goes on in each source where the phase before ended, so a document is repeated
 only after all of its source and bucket were taken.
-Cost: half a second and 130 MB per million documents to read the spans, 30 bytes per document more.
+Cost: half a second per million documents to read the spans. Their arrays are files in the scratch folder that `read_plan` is given, else 56
+bytes of memory per document. Buckets take their columns and up to 60 bytes per document in memory; without buckets nothing does.
 Source: see stages/tokens/mix/mix_settings.py, source_weights.py, buckets.py and blocks.py.
 """
 
@@ -25,7 +26,6 @@ from stages.tokens.mix.mix_settings import Mix, divisions_of, phases_of, setting
 from stages.tokens.mix.source_weights import apportion, apportion_within
 from stages.tokens.mix.spans import Spans, read_spans, select_validation
 from stages.tokens.sequences.mixture import PhaseShare
-from stages.tokens.sequences.packing import stable_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,13 +50,13 @@ class StreamKey:
     Attributes:
         source: Number of the source.
         bucket: Name of the bucket; empty without buckets.
-        documents: The documents to train on, int64 [n], rising.
+        documents: How many documents there are to train on.
         available: Their tokens.
     """
 
     source: int
     bucket: str
-    documents: np.ndarray
+    documents: int
     available: int
 
 
@@ -70,20 +70,37 @@ class PhaseTokens:
 
 
 @dataclass(frozen=True)
+class Division:
+    """Sources and buckets as numbers. numbers: that of each document, int64 [documents]; streams: the stream of each number, int64."""
+
+    numbers: np.ndarray
+    streams: np.ndarray
+
+
+@dataclass(frozen=True)
 class MixturePlan:
     """What a mixture consists of.
 
     Attributes:
         spans: All documents.
-        held_out: The validation documents, bool [documents].
+        held_out: The validation documents, int64 [n], rising.
+        division: Which source and bucket each document is of.
         streams: Sources and buckets with documents to train on, by number of source and bucket.
         phases: The phases, in the order of training.
     """
 
     spans: Spans
     held_out: np.ndarray
+    division: Division
     streams: tuple[StreamKey, ...]
     phases: tuple[PhaseTokens, ...]
+
+    def owners(self, block: slice) -> np.ndarray:
+        """Returns the stream of each document of a block, int64; -1 for those held out."""
+        owner: np.ndarray = self.division.streams[self.division.numbers[block]]
+        first, last = np.searchsorted(self.held_out, (block.start, block.stop))
+        owner[self.held_out[first:last] - block.start] = -1
+        return owner
 
     @property
     def begins(self) -> tuple[tuple[int, ...], ...]:
@@ -92,7 +109,7 @@ class MixturePlan:
         return (tuple(0 for _ in self.streams), *totals)[:-1]
 
 
-def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int) -> MixturePlan:
+def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int, scratch: Path | None = None) -> MixturePlan:
     """Returns the mixture of a tokens artifact.
 
     Args:
@@ -100,14 +117,15 @@ def read_plan(settings: Mix, tokens: Path, tables: Sequence[Path], seed: int) ->
         tokens: The artifact of encode.
         tables: Folders of Parquet files with columns of the documents: documents/ of decontaminate and decisions/ of filter, if they exist.
         seed: The seed.
+        scratch: A folder for the arrays of the documents; None keeps them in memory.
 
     Raises:
         MixtureError: The settings do not fit the documents.
     """
-    spans = read_spans(sorted((tokens / "spans").glob("*.parquet")))
+    spans = read_spans(sorted((tokens / "spans").glob("*.parquet")), scratch)
     named = dict.fromkeys(name for divisions in divisions_of(settings) for one in divisions for name in one.columns)
     try:
-        columns = read_columns(list(named), [sorted(folder.glob("*.parquet")) for folder in tables], spans.doc_id)
+        columns = read_columns(list(named), [sorted(folder.glob("*.parquet")) for folder in tables], spans.doc_id) if named else {}
     except BucketError as error:
         do = "Name another column in the buckets, or import nothing in place of the stages that store the column."
         raise MixtureError(str(error), "mix.buckets", do) from error
@@ -120,25 +138,26 @@ def plan_mixture(settings: Mix, spans: Spans, columns: Mapping[str, pa.Array], s
     Raises:
         MixtureError: There are too few documents, or the settings do not fit them.
     """
-    held_out = select_validation(spans, settings.validation_frac, settings.max_validation_documents, seed)
-    if not held_out.any():
+    held_out, documents = select_validation(spans, settings.validation_frac, settings.max_validation_documents, seed), len(spans.length)
+    if not len(held_out):
         raise MixtureError(
-            f"{held_out.size} documents are too few to hold one out for validation and train on the rest.",
+            f"{documents} documents are too few to hold one out for validation and train on the rest.",
             "mix",
             "Give the crawl more pages, or loosen the filters.",
         )
     _refuse_unknown(settings, spans.names)
-    pool, phases = np.flatnonzero(~held_out), phases_of(settings)
-    divided = [_divided(settings, number, columns, pool, held_out.size) for number in range(len(phases))]
-    streams, factors = _streams(spans, pool, divided)
+    phases = range(len(phases_of(settings)))
+    pool = np.delete(np.arange(documents), held_out) if any(divisions_of(settings)) else held_out[:0]
+    divided = [_divided(settings, number, columns, pool, documents) if len(pool) else None for number in phases]
+    division, streams, factors = _streams(spans, held_out, pool, divided)
     used, tokens = [0] * len(streams), []
-    for number in range(len(phases)):
+    for number in phases:
         weights = _stream_weights(settings, number, spans.names, streams, factors[number])
         tokens.append(_phase_tokens(settings, number, streams, weights, factors[number], used, spans.names))
         used = [one + two for one, two in zip(used, tokens[-1], strict=True)]
     blocks = blocks_needed(tokens, [stream.available for stream in streams])
-    seq_lens = [phase.seq_len or settings.seq_len for phase in phases]
-    return MixturePlan(spans, held_out, streams, tuple(map(PhaseTokens, seq_lens, blocks, map(tuple, tokens))))
+    seq_lens = [phase.seq_len or settings.seq_len for phase in phases_of(settings)]
+    return MixturePlan(spans, held_out, division, streams, tuple(map(PhaseTokens, seq_lens, blocks, map(tuple, tokens))))
 
 
 def mixture_shares(plan: MixturePlan) -> list[PhaseShare]:
@@ -175,28 +194,50 @@ def _refuse_unknown(settings: Mix, names: Sequence[str]) -> None:
         )
 
 
-def _streams(spans: Spans, pool: np.ndarray, divided: Sequence[DocumentBuckets]) -> tuple[tuple[StreamKey, ...], list[list[float]]]:
-    """Returns the streams, and the factor of each of them in each phase. Phases with other buckets divide a stream further."""
+def _streams(
+    spans: Spans, held_out: np.ndarray, pool: np.ndarray, divided: Sequence[DocumentBuckets | None]
+) -> tuple[Division, tuple[StreamKey, ...], list[list[float]]]:
+    """Returns the streams, and the factor of each of them in each phase. Phases with other buckets divide a stream further.
+
+    Args:
+        spans: All documents.
+        held_out: The validation documents, rising.
+        pool: All others, if there are buckets.
+        divided: The buckets of each phase; None without any.
+    """
     distinct: list[DocumentBuckets] = []
     for one in divided:
-        if len(one.names) > 1 and not any(np.array_equal(one.number, other.number) for other in distinct):
+        if one and len(one.names) > 1 and not any(np.array_equal(one.number, other.number) for other in distinct):
             distinct.append(one)
-    combined = spans.source[pool] if not distinct else _ranks(spans.source[pool])
-    for one in distinct:
-        combined = _ranks(combined * len(one.names) + one.number[pool])  # ranks, because products of many divisions do not fit into int64
-    order = stable_order(combined, int(combined.max(initial=0)) + 1)
-    sizes = np.bincount(combined)
-    ends = np.cumsum(sizes[sizes > 0]).tolist()
+    numbers, different = spans.source, len(spans.names)
+    if distinct:
+        combined = _ranks(spans.source[pool])
+        for one in distinct:
+            combined = _ranks(combined * len(one.names) + one.number[pool])  # ranks: products of many divisions do not fit into int64
+        numbers, different = np.zeros(len(spans.length), np.int64), int(combined.max(initial=0)) + 1
+        numbers[pool] = combined
+    counted = MixturePlan(spans, held_out, Division(numbers, np.arange(different)), (), ())
+    sizes, tokens, first = np.zeros(different, np.int64), np.zeros(different, np.int64), np.full(different, -1)
+    for block in spans.blocks():
+        owner = counted.owners(block)
+        chosen = np.flatnonzero(owner >= 0)
+        owner = owner[chosen]
+        sizes += np.bincount(owner, minlength=different)
+        np.add.at(tokens, owner, spans.length[block][chosen])
+        there, at = np.unique(owner, return_index=True)
+        first[there] = np.where(first[there] < 0, block.start + chosen[at], first[there])
+    occurring = np.flatnonzero(sizes)
     streams: list[StreamKey] = []
     factors: list[list[float]] = [[] for _ in divided]
-    for begin, end in zip([0, *ends], ends, strict=False):
-        documents = pool[order[begin:end]]
-        first = int(documents[0])
-        bucket = " ".join(one.names[int(one.number[first])] for one in distinct)
-        streams.append(StreamKey(int(spans.source[first]), bucket, documents, int(spans.length[documents].sum())))
+    for number in occurring.tolist():
+        document = int(first[number])
+        bucket = " ".join(one.names[int(one.number[document])] for one in distinct)
+        streams.append(StreamKey(int(spans.source[document]), bucket, int(sizes[number]), int(tokens[number])))
         for own, one in zip(factors, divided, strict=True):
-            own.append(one.factors[int(one.number[first])])
-    return tuple(streams), factors
+            own.append(one.factors[int(one.number[document])] if one else 1.0)
+    place = np.full(different, -1)
+    place[occurring] = np.arange(len(occurring))
+    return Division(numbers, place), tuple(streams), factors
 
 
 def _ranks(numbers: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """train_tokenizer: trains the tokenizer on the documents of the recipe.
 
 Guarantee: the same documents give the same files, whatever the number of workers or the order of files in the file system. If the
-documents exceed `max_train_bytes`, a hash of doc_id chooses the sample. The merges are those of Hugging Face's trainer.
+documents exceed `max_train_bytes`, a hash of doc_id chooses the sample (stages/tokens/train_tokenizer/sample.py). The merges are those of Hugging Face's trainer.
 Cost: one pass over the texts, and one more to choose if they may exceed `max_train_bytes`. The workers count words and add them up on disk
 (stages/tokens/train_tokenizer/word_tables.py); then this process learns the merges in the memory that `runtime.tokenizer_memory_bytes` allows, or refuses before.
 Source: stages/tokens/train_tokenizer/bpe_training.py.
@@ -24,7 +24,6 @@ from stages.record.settings import StageConfig
 from stages.tokens.train_tokenizer.vocabulary_report import REPORT, measured_baseline, report_section, write_report
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow.parquet as pq
 
     from stages.record.tables.shards import Shard
@@ -108,9 +107,9 @@ def run(config: TrainTokenizer, inputs: Mapping[str, Artifact], out: Path, ctx: 
 
 def _counted(files: Sequence[Path], limit: int, ctx: Context) -> tuple[int, int, int, list[Shard[CountedFile]]]:
     """Returns documents and bytes to train on, bytes in all, and the counted words. Texts that hardly exceed the limit are read once."""
-    import numpy as np
     import pyarrow.parquet as pq
 
+    from stages.tokens.train_tokenizer.sample import sample
     from stages.tokens.train_tokenizer.word_tables import count_words
 
     def total(shards: Sequence[Shard[CountedFile]]) -> tuple[int, int]:
@@ -121,12 +120,9 @@ def _counted(files: Sequence[Path], limit: int, ctx: Context) -> tuple[int, int,
         documents, size = total(shards)
         if size <= limit:
             return documents, size, size, shards
-    chosen, size, available = _sample(files, limit, ctx.seed)
-    masks = [ctx.scratch / f"chosen-{number}.npy" for number in range(len(chosen))]
-    for path, mask in zip(masks, chosen, strict=True):
-        np.save(path, mask)
-    shards = count_words(files[: len(masks)], masks, "words of the sample", ctx)
-    return total(shards)[0], size, available, shards
+    chosen, available = sample(files, limit, ctx)
+    shards = count_words(files, chosen, "words of the sample", ctx)
+    return *total(shards), available, shards
 
 
 def _text_size(metadata: pq.FileMetaData) -> int:
@@ -205,28 +201,6 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
     write_config(out, ChatTokens(**judged["tokens"]))
     changes = {"changes": " ".join(judged["changes"])} if judged["changes"] else {}
     return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"], **changes})
-
-
-def _sample(files: Sequence[Path], limit: int, seed: int) -> tuple[list[np.ndarray], int, int]:
-    """Returns (per file a mask of the documents to train on, their bytes, the available bytes)."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    from stages.corpus.text.hash_sampling import hash_values, key_bytes, lowest
-    from stages.record.tables.parquet import count_rows, read_batches
-
-    numbers, sizes, counts = [], [], []
-    for path in files:
-        counts.append(count_rows(path))
-        for batch in read_batches(path, ["doc_id", "text"]):
-            numbers.append(hash_values(seed, "tokenizer sample", key_bytes(batch.column("doc_id").storage)))
-            sizes.append(np.asarray(pc.binary_length(batch.column("text"))).astype(np.int64))
-    if not numbers:
-        return [], 0, 0
-    size = np.concatenate(sizes)
-    available = int(size.sum())
-    chosen = np.ones(size.size, dtype=bool) if available <= limit else lowest(np.concatenate(numbers), size, limit)
-    return np.split(chosen, np.cumsum(counts)[:-1]), int(size[chosen].sum()), available
 
 
 STAGE = Stage(

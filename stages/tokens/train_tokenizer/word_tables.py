@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from stages.tokens.train_tokenizer.sample import FileSample
     from stages.tokens.train_tokenizer.word_counts import CountedWords
 
 MERGED_WORDS, MERGED_BYTES = 1 << 21, 1 << 26
@@ -32,10 +33,10 @@ SHORTEST = 2  # bytes of a word within which two bytes can be merged
 
 @dataclass(frozen=True)
 class WordTask:
-    """A documents file, and the file with the mask of the documents to count (bool); None counts all."""
+    """A documents file, and the sample of it that counts; None counts all."""
 
     file: Path
-    chosen: Path | None
+    sample: FileSample | None
 
 
 class CountedFile(TypedDict):
@@ -72,7 +73,7 @@ def count_file(folder: Path, task: WordTask, meter: Meter) -> CountedFile:
     from stages.tokens.train_tokenizer.word_counts import contents, counted_words, ranges_of, write_words
 
     rows = count_rows(task.file)
-    chosen = np.load(task.chosen) if task.chosen else np.ones(rows, bool)
+    chosen = task.sample.mask() if task.sample else np.ones(rows, bool)
     meter.expect(rows)
     done = {"documents": 0, "size": 0}
 
@@ -122,16 +123,16 @@ def add_words(folder: Path, task: AddTask, meter: Meter) -> AddedWords:
     return {"words": number, "size": len(kept.data), "different": len(frequent), "rare": int((~frequent).sum())}
 
 
-def count_words(files: Sequence[Path], chosen: Sequence[Path | None], label: str, ctx: Context) -> list[Shard[CountedFile]]:
+def count_words(files: Sequence[Path], chosen: Sequence[FileSample | None], label: str, ctx: Context) -> list[Shard[CountedFile]]:
     """Returns the shards with the words of documents files, counted by the workers.
 
     Args:
         files: The documents files.
-        chosen: Per file the file with the mask of documents to count, or None for all.
+        chosen: Per file the sample of it that counts, or None for all.
         label: The folder in scratch.
         ctx: The stage's context.
     """
-    tasks = [WordTask(file, mask) for file, mask in zip(files, chosen, strict=True)]
+    tasks = [WordTask(file, sample) for file, sample in zip(files, chosen, strict=True)]
     return run_shards(count_file, tasks, ctx, label, [file.stat().st_size for file in files])
 
 

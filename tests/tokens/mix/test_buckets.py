@@ -196,7 +196,7 @@ def test_columns_are_joined_by_document_from_the_first_table_that_has_them(tmp_p
         {"doc_id": ids[n], "lang": "f", "score": n / 2, "verdict": "kept", "reason": None} for n in (4, 1, 0)
     ])  # fmt: skip
     tables = [sorted((tmp_path / name).iterdir()) for name in ("documents", "decisions")]
-    wanted = pa.array([ids[n].bytes for n in (3, 0, 4, 1, 2)], pa.binary(16))
+    wanted = np.frombuffer(b"".join(ids[n].bytes for n in (3, 0, 4, 1, 2)), np.uint8).reshape(-1, 16)
     found = read_columns(["lang", "score", "host"], tables, wanted)
     assert found["lang"].to_pylist() == ["d3", "d0", "d4", "d1", "d2"] and found["score"].to_pylist() == [None, 0.0, 2.0, 0.5, None]
     assert found["host"].to_pylist() == [None, "a.example", "c.example", None, "b.example"]

@@ -32,6 +32,12 @@ def planned(spans: Spans, columns: Mapping[str, pa.Array] | None = None, **confi
     return plan_mixture(Mix.model_validate({"validation_frac": 1e-9, **config}), spans, columns or {}, 3)
 
 
+def documents_of(plan: MixturePlan, number: int) -> list[int]:
+    """Returns the documents of a stream, asked for in two blocks."""
+    middle, end = len(plan.spans.length) // 3, len(plan.spans.length)
+    return np.flatnonzero(np.concatenate([plan.owners(slice(0, middle)), plan.owners(slice(middle, end))]) == number).tolist()
+
+
 def tokens(plan: MixturePlan) -> dict[tuple[int, str, str], int]:
     return {(row.phase, row.source, row.bucket): row.planned_tokens for row in mixture_shares(plan)}
 
@@ -89,7 +95,7 @@ def test_buckets_multiply_the_weight_of_their_documents() -> None:
     spans = replace(corpus(a=102), length=np.full(102, 10))
     by_lang = {"by": "lang", "factors": {"en": 2.0, "de": 0.0}, "other": 0.5}
     once = planned(spans, {"lang": LANGS}, buckets=by_lang)
-    held = int(np.flatnonzero(once.held_out)[0]) % 3
+    held = int(once.held_out[0]) % 3
     sizes = {name: 340 - 10 * (held == i) for i, name in enumerate(("en", "de", "other"))}
     assert tokens(once) == {(0, "a", "lang=en"): 2 * sizes["en"], (0, "a", "lang: other"): sizes["other"] // 2}
     assert once.phases[0].blocks == 8
@@ -131,7 +137,9 @@ def test_phases_are_exact_and_epochs_count_over_all_of_them(phases: list[dict[st
         assert [begins[number] for begins in plan.begins] == [sum(taken[:i]) for i in range(len(taken))]
         if sum(taken) > stream.available:
             assert all(4 * count <= one.blocks * stream.available for count, one in zip(taken, plan.phases, strict=True))
-        assert len({(spans.source[d], LANGS[int(d)].as_py() or "") for d in stream.documents}) <= 3
+        own = documents_of(plan, number)
+        assert len(own) == stream.documents and int(spans.length[own].sum()) == stream.available
+        assert len({(spans.source[d], LANGS[int(d)].as_py() or "") for d in own}) <= 3
     if over == "refuse" and not any("buckets" in given for given in phases):
         for given, one in zip(phases, plan.phases, strict=True):
             weights = given.get("weights") or {"a": 410, "b": 590}
@@ -144,7 +152,7 @@ def test_phases_with_other_buckets_divide_a_source_further() -> None:
     by = [{"by": "lang", "factors": {"en": 3.0}}, {"by": "lang", "factors": {"de": 2.0}}]
     plan = planned(corpus(a=102), {"lang": LANGS}, phases=[{"tokens": 90, "buckets": by[0]}, {"tokens": 90, "buckets": by[1]}])
     assert [stream.bucket for stream in plan.streams] == ["lang=en lang: other", "lang: other lang=de", "lang: other lang: other"]
-    held = int(np.flatnonzero(plan.held_out)[0]) % 3
+    held = int(plan.held_out[0]) % 3
     sizes = [340 - 10 * (held == i) for i in range(3)]
     for one, factors in zip(plan.phases, ((3, 1, 1), (1, 2, 1)), strict=True):
         weights = [size * factor for size, factor in zip(sizes, factors, strict=True)]
@@ -183,7 +191,7 @@ def test_many_divisions_do_not_join_sources_and_buckets() -> None:
     rng = np.random.default_rng(5)
     columns = {f"c{n}": pa.array(np.tile(rng.random(101), 2)) for n in range(8)}  # a document of each source has the same values
     plan = planned(corpus(a=101, b=101), columns, phases=in_parts(8, 255))
-    assert all(len(set(plan.spans.source[one.documents].tolist())) == 1 for one in plan.streams)
+    assert all(len(set(plan.spans.source[documents_of(plan, number)].tolist())) == 1 for number in range(len(plan.streams)))
     assert len(plan.streams) == 200, "no two documents of a source are in the same bucket of all phases"
 
 

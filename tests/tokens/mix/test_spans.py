@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from hashlib import blake2b
@@ -12,19 +13,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.record.tables.parquet import schema, write_rows
-from stages.tokens.mix.spans import Spans, pack_sequences, read_spans, select_validation
+from stages.tokens.mix import spans as spans_module
+from stages.tokens.mix.spans import LENGTH, SHARD, START, Spans, packed_sequences, read_spans, select_validation
 
 
 def spans_of(lengths: list[int], shards: list[int] | None = None) -> Spans:
-    import pyarrow as pa
-
     shard = np.array(shards if shards else [0] * len(lengths), np.int64)
     start = np.zeros(len(lengths), np.int64)
     for s in set(shard.tolist()):
         inside = np.array(lengths)[shard == s]
         start[shard == s] = np.cumsum(inside) - inside
-    ids = pa.array([i.to_bytes(16, "big") for i in range(len(lengths))], pa.binary(16))
+    ids = np.frombuffer(b"".join(i.to_bytes(16, "big") for i in range(len(lengths))), np.uint8).reshape(-1, 16)
     return Spans(ids, np.zeros(len(lengths), np.int64), ("crawl",), shard, start, np.array(lengths, np.int64), np.array(lengths, np.int64))
+
+
+def slices_of_documents(spans: Spans, taken: np.ndarray) -> np.ndarray:
+    """Returns slices (document, offset, length) with all that the packing carries along."""
+    rows = spans.slices(taken[:, 0], np.zeros(len(taken), np.int64))
+    rows[:, START] += taken[:, 1]
+    rows[:, LENGTH] = taken[:, 2]
+    return rows
+
+
+def documents_of(slices: np.ndarray) -> np.ndarray:
+    """Returns the documents of slices or segments by their ids, which count them in the last four bytes."""
+    ids = np.ascontiguousarray(slices[:, :2]).view(np.uint8).reshape(-1, 16)
+    return np.ascontiguousarray(ids[:, 12:]).view(">u4")[:, 0].astype(np.int64)
+
+
+def pack_sequences(slices: np.ndarray, seq_len: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Packs slices that come in parts, and returns (document of each segment, shard, start and length of it, first segment of each sequence)."""
+    parts = [slices[:3], slices[3:]]
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(packed_sequences(lambda: parts, seq_len, Path(folder)))
+    segments = np.concatenate([np.zeros((0, LENGTH + 1), np.int64), *(one.segments for one in found)])
+    sizes = np.concatenate([np.zeros(1, np.int64), *(one.sizes for one in found)])
+    return documents_of(segments), segments[:, SHARD : LENGTH + 1], np.cumsum(sizes)
 
 
 documents = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 2)), min_size=1, max_size=30).map(
@@ -33,14 +57,16 @@ documents = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 2)), min_size=
 
 
 @settings(max_examples=200, deadline=None)
-@given(documents, st.integers(8, 40), st.integers(1, 4))
+@given(documents, st.integers(8, 40), st.integers(1, 4), st.sampled_from([1, 5, 1 << 18]))
 def test_every_token_of_the_slices_exactly_once_and_no_segment_crosses_a_document(
-    docs: tuple[list[int], list[int]], seq_len: int, epochs: int
+    docs: tuple[list[int], list[int]], seq_len: int, epochs: int, range_segments: int
 ) -> None:
     spans = spans_of(*docs)
     everything = np.arange(len(docs[0]))
     taken = np.tile(np.stack([everything, 0 * everything, spans.length], axis=1), (epochs, 1))
-    document, segments, offsets = pack_sequences(spans, taken, seq_len)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(spans_module, "RANGE_SEGMENTS", range_segments)
+        document, segments, offsets = pack_sequences(slices_of_documents(spans, taken), seq_len)
     counted: Counter[tuple[int, int]] = Counter()
     for d, (shard, start, length) in zip(document.tolist(), segments.tolist(), strict=True):
         assert shard == spans.shard[d] and spans.start[d] <= start and start + length <= spans.start[d] + spans.length[d]
@@ -56,10 +82,10 @@ def test_every_token_of_the_slices_exactly_once_and_no_segment_crosses_a_documen
 def test_validation_takes_the_lowest_hash_values(share: float, at_most: int) -> None:
     """Document by document with hashlib."""
     spans = spans_of([5] * 300)
-    number = [int.from_bytes(blake2b(key, digest_size=8, key=b"9:validation").digest(), "big") for key in spans.doc_id.to_pylist()]
+    number = [int.from_bytes(blake2b(key, digest_size=8, key=b"9:validation").digest(), "big") for key in map(bytes, spans.doc_id)]
     wanted = min(max(int(share * 300), 1), at_most)
     lowest = sorted(range(300), key=lambda document: number[document])[:wanted]
-    assert np.flatnonzero(select_validation(spans, share, at_most, seed=9)).tolist() == sorted(lowest)
+    assert select_validation(spans, share, at_most, seed=9).tolist() == sorted(lowest)
 
 
 def test_spans_are_read_in_the_order_of_the_files_and_sources_are_numbered_by_name(tmp_path: Path) -> None:
@@ -74,11 +100,16 @@ def test_spans_are_read_in_the_order_of_the_files_and_sources_are_numbered_by_na
     ]
     for shard, part in enumerate(rows):
         write_rows(tmp_path / f"{shard}.parquet", schema(**shape), part)
-    spans = read_spans(sorted(tmp_path.iterdir()))
+    (tmp_path / "scratch").mkdir()
+    spans, mapped = (read_spans(sorted(tmp_path.glob("*.parquet")), folder) for folder in (None, tmp_path / "scratch"))
+    assert mapped.names == spans.names and isinstance(mapped.length, np.memmap)
+    assert all(
+        np.array_equal(getattr(mapped, name), getattr(spans, name)) for name in ("doc_id", "source", "shard", "start", "length", "bytes")
+    )
     flat = [row for part in rows for row in part]
     assert spans.names == ("Z", "a", "code", "web", "Ü")
     assert [spans.names[number] for number in spans.source] == [row["source"] for row in flat]
-    assert spans.doc_id.to_pylist() == [row["doc_id"].bytes for row in flat]  # type: ignore[attr-defined]
+    assert list(map(bytes, spans.doc_id)) == [row["doc_id"].bytes for row in flat]  # type: ignore[attr-defined]
     for name in ("shard", "start", "length", "bytes"):
         assert getattr(spans, name).tolist() == [row[name] for row in flat] and getattr(spans, name).dtype == np.int64
     none = read_spans([tmp_path / "1.parquet"])
@@ -88,10 +119,10 @@ def test_spans_are_read_in_the_order_of_the_files_and_sources_are_numbered_by_na
 def test_validation_is_stable_when_documents_are_added() -> None:
     few, many = spans_of([5] * 100), spans_of([5] * 110)
     a, b = (select_validation(s, 0.1, 1000, seed=1) for s in (few, many))
-    assert a.sum() == 10 and b.sum() == 11
-    assert {d for d in np.flatnonzero(b).tolist() if d < 100} <= set(np.flatnonzero(a).tolist())  # displaced, never reshuffled
-    assert select_validation(few, 0.5, 7, seed=1).sum() == 7
-    assert select_validation(few, 0.001, 7, seed=1).sum() == 1
+    assert len(a) == 10 and len(b) == 11
+    assert {d for d in b.tolist() if d < 100} <= set(a.tolist())  # displaced, never reshuffled
+    assert len(select_validation(few, 0.5, 7, seed=1)) == 7
+    assert len(select_validation(few, 0.001, 7, seed=1)) == 1
 
 
 def test_a_span_index_without_documents_has_no_source(tmp_path: Path) -> None:
@@ -107,7 +138,7 @@ def test_a_span_index_without_documents_has_no_source(tmp_path: Path) -> None:
 
 def test_no_tokens_are_no_slices_and_no_sequences() -> None:
     spans = spans_of([5, 6])
-    document, segments, offsets = pack_sequences(spans, np.zeros((0, 3), np.int64), 8)
+    document, segments, offsets = pack_sequences(slices_of_documents(spans, np.zeros((0, 3), np.int64)), 8)
     assert document.size == 0 and segments.shape == (0, 3) and offsets.tolist() == [0]
 
 
@@ -124,7 +155,8 @@ def test_sources_keep_their_whole_names(tmp_path: Path) -> None:
 
 
 def test_slices_without_tokens_have_no_segment() -> None:
-    document, segments, offsets = pack_sequences(spans_of([5, 6, 9]), np.array([[0, 0, 0], [2, 1, 8], [1, 0, 0], [0, 2, 3], [1, 6, 0]]), 5)
+    taken = np.array([[0, 0, 0], [2, 1, 8], [1, 0, 0], [0, 2, 3], [1, 6, 0]])
+    document, segments, offsets = pack_sequences(slices_of_documents(spans_of([5, 6, 9]), taken), 5)
     assert sorted(document.tolist()) == [0, 2, 2]
     assert sorted(segments.tolist()) == [[0, 2, 3], [0, 12, 5], [0, 17, 3]] and offsets[-1] == 3
 
@@ -150,25 +182,31 @@ def of_sources(counts: list[int]) -> Spans:
         ([], 0.4, 99, []),
     ],
 )  # fmt: skip
-def test_every_source_holds_its_own_documents_out(counts: list[int], share: float, at_most: int, expected: list[int] | None) -> None:
+@pytest.mark.parametrize("block", [7, 1 << 17])
+def test_every_source_holds_its_own_documents_out(
+    counts: list[int], share: float, at_most: int, expected: list[int] | None, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if block == 7 and sum(counts) > 1000:
+        block = 1000
+    monkeypatch.setattr(spans_module, "BLOCK", block)
     spans = of_sources(counts)
     chosen = select_validation(spans, share, at_most, seed=9)
     if expected is None:
-        assert chosen.sum() == 1
+        assert len(chosen) == 1
         return
     assert np.bincount(spans.source[chosen], minlength=len(counts)).tolist() == expected
-    keys = spans.doc_id.to_pylist()
+    keys, held = list(map(bytes, spans.doc_id)), set(chosen.tolist())
     for number, count in enumerate(expected):
         own = np.flatnonzero(spans.source == number).tolist()
         hashed = sorted(own, key=lambda at: blake2b(keys[at], digest_size=8, key=b"9:validation").digest())
-        assert {at for at in own if chosen[at]} == set(hashed[:count])
+        assert held & set(own) == set(hashed[:count])
 
 
 def test_the_lognormal_set_fills_its_sequences_and_loses_no_token() -> None:
     lengths = np.maximum(np.random.default_rng(1).lognormal(6, 1, 200_000).astype(np.int64), 2)
-    spans = replace(spans_of([1]), length=lengths, start=np.cumsum(lengths) - lengths, shard=np.zeros_like(lengths))
-    taken = np.stack([np.arange(len(lengths)), np.zeros_like(lengths), lengths], axis=1)
-    _, segments, offsets = pack_sequences(spans, taken, 2048)
+    slices = np.zeros((len(lengths), LENGTH + 1), np.int64)
+    slices[:, START], slices[:, LENGTH] = np.cumsum(lengths) - lengths, lengths
+    _, segments, offsets = pack_sequences(slices, 2048)
     fill = np.add.reduceat(segments[:, 2], offsets[:-1])
     assert fill.max() <= 2048 and fill.sum() == lengths.sum() and fill.mean() / 2048 > 0.999
     ordered = segments[np.argsort(segments[:, 1])]
