@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def machine(*, common: Common = COMMON) -> int:
-    """Look at this machine for what makes Loam slow or makes it fail, and say what to do.
+    """Look at this machine for what makes Loam slow or makes it fail, and say what to do; `loam doctor` does so too.
 
     Returns:
         The exit code: 1 if there is a fault.
@@ -98,6 +98,6 @@ def check_line(check: GpuCheck) -> str:
 
 
 COMMANDS = (
-    Command(machine, ("loam doctor", "loam doctor machine --json")),
+    Command(machine, ("loam doctor machine", "loam doctor machine --json")),
     Command(gpu, ("loam doctor gpu", "loam doctor gpu --out h100.json")),
 )

@@ -16,6 +16,7 @@ from stages.record.contract.errors import RecipeError
 from stages.record.contract.recipe import Recipe
 from stages.record.index import database
 from stages.record.store import manifest, names
+from stages.tokens.tokenizer.given_files import tokenizer_sha256
 
 CHECKPOINTS = ("pretrain", "sft", "dpo")
 TOKENIZER = "train_tokenizer"
@@ -185,7 +186,7 @@ def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tok
         theirs = getattr(recipe.sections[TOKENIZER], "vocab_size")  # noqa: B009 - a stage's config is known by name only here
     else:
         theirs = tokenizer.summary["vocab_size"]
-    noted, given = checkpoint.summary.get("tokenizer_sha256"), _given_sha256(tokenizer)
+    noted, given = checkpoint.summary.get("tokenizer_sha256"), tokenizer_sha256(tokenizer) if tokenizer else set[str]()
     if theirs > size or (tokenizer is None and theirs != size):
         raise RecipeError(
             f"The checkpoint {name} has a vocabulary of {size:,}, the pipeline's tokenizer one of {theirs:,}.",
@@ -200,11 +201,3 @@ def _refuse_other_tokenizer(recipe: Recipe, node: str, checkpoint: Artifact, tok
             where=where,
             do=f"Import {TOKENIZER} from the folder that the checkpoint came from.",
         )
-
-
-def _given_sha256(tokenizer: Artifact | None) -> set[str]:
-    """Returns the sha256 of each file of a tokenizer, and of each that it was imported from: the import may have added tokens."""
-    if tokenizer is None:
-        return set()
-    given = {file["identity"].removeprefix("sha256:") for file in tokenizer.manifest["external"].get("imported", [])}
-    return given | {file["sha256"] for file in manifest.files_of(tokenizer)}

@@ -31,7 +31,17 @@ from stages.training.model.config import MAX_DEPTH, ModelConfig, ModelShape
 from stages.training.model.dial import NoRateError, dial_values
 from stages.training.run import trained_artifact, training
 from stages.training.run.blamed_parts import Blame, BlameRequest
-from stages.training.run.continued_training import EARLIER, FIELD, ContinuedTraining, Trunk, read_trunk, refuse_other_data, refuse_unfit
+from stages.training.run.continued_training import (
+    EARLIER,
+    FIELD,
+    ContinuedTraining,
+    Trunk,
+    imported_shape,
+    read_imported,
+    read_trunk,
+    refuse_other_data,
+    refuse_unfit,
+)
 from stages.training.run.mixture_sequences import part_files, span_rows
 from stages.training.run.training_replay import replay
 from stages.training.run.training_tables import METRICS, PHASES, REWINDS, STEPS, TEXT_SAMPLES, training_section
@@ -214,11 +224,16 @@ def _prepare(config: PretrainConfig, inputs: Mapping[str, Artifact], ctx: Contex
     held_out = validation if len(SequenceReader(validation)) else None
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], mix.seq_len, ctx, chat=False)
-    trunk = read_trunk(config, {FIELD: ctx.files(FIELD)} if config.continue_from else {}, ctx.node)
+    named = {FIELD: ctx.files(FIELD)} if config.continue_from else {}
+    trunk, base = read_trunk(config, named, ctx.node), read_imported(config, named, ctx.node)
+    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
+    init_from = ""
     if trunk:
         refuse_other_data(trunk, shape, inputs["tokenizer"])
-    deciding = {role: inputs[role] for role in ("mixture", "tokens")}  # of the tokenizer, only the vocabulary size counts
-    return training.Prepared(shape, train, held_out, mix.ranges, deciding, token_bytes=token_bytes, sampler=samples, trunk=trunk,
+    if base:
+        shape, init_from, deciding[FIELD] = imported_shape(base, mix.seq_len, inputs["tokenizer"]), str(base.path / "checkpoint"), base
+        ctx.log(f"starts with the weights of {base.manifest['alias']}, with a new optimizer")
+    return training.Prepared(shape, train, held_out, mix.ranges, deciding, init_from, token_bytes=token_bytes, sampler=samples, trunk=trunk,
         embedding_std=config.embedding_std,
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 30 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 31 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -168,6 +168,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "lineage reindex": (),
     "lineage import": ("dedup", "{parent}/mine.jsonl", "--provenance", "my own"),
     "lineage gc": (),
+    "doctor machine": (),
 }
 SERVERS = {"dashboard", "serve"}
 WITH_PREFECT = {"run", "stage"}

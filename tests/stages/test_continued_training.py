@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from stages.evaluation import export
 from stages.record.contract.declaration import Artifact, ExternalFile
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.runtime import Runtime
 from stages.record.index import database
 from stages.record.run import gc
+from stages.record.run.import_artifact import import_artifact
 from stages.record.run.named_checkpoint import named_checkpoint
 from stages.record.run.node_job import prepare
 from stages.record.run.runner import Event
@@ -313,11 +315,9 @@ def test_other_data_is_refused_at_the_start(trunks: Trunks, tmp_path: Path) -> N
 
 
 def test_only_a_checkpoint_that_pretrain_trained(trunks: Trunks, tmp_path: Path) -> None:
-    imported = Artifact(trunks.wsd.path, {**trunks.wsd.manifest, "summary": {"steps": 0}})
     tuned = Artifact(trunks.wsd.path, {**trunks.wsd.manifest, "stage": "sft", "alias": "sft-1"})
     for artifact, message, do in (
         (tuned, "sft-1 was trained by sft, not by pretrain", "Name a checkpoint of pretrain"),
-        (imported, "was imported from a model's files: it has weights, but no optimizer state", "set import.pretrain=pretrain-1"),
         (Artifact(tmp_path, trunks.wsd.manifest), "cannot be read from its runs.json: FileNotFoundError", "that this version trained"),
     ):
         with pytest.MonkeyPatch.context() as patch:
@@ -341,3 +341,59 @@ def test_a_message_names_twenty_steps_at_most(trunks: Trunks) -> None:
         with pytest.raises(RecipeError, match=r"of step 35, but of the steps 1, 2, .*, 19, 20 and 11 more up to 40\."):
             named_checkpoint(trunks.home, "pretrain-1@35", "pretrain.continue_from")
         assert named_checkpoint(trunks.home, "pretrain-1", "x").identity.endswith(":40")
+
+
+@pytest.fixture(scope="module")
+def imported(trunks: Trunks) -> Artifact:
+    """The trunk's model as somebody else's: exported, and imported from the files."""
+    exported = run_stage(
+        export.STAGE, {}, {"checkpoint": trunks.wsd, "tokenizer": trunks.data["tokenizer"]}, trunks.home, node="export@base"
+    )
+    return import_artifact(trunks.home, "pretrain", pretrain.STAGE, [str(exported.path)], "exported above", lambda event: None).artifact
+
+
+def test_an_imported_model_is_trained_on_from_its_weights_with_a_new_optimizer(trunks: Trunks, imported: Artifact) -> None:
+    """The first evaluation is that of the trunk's last one; steps and the warm-up begin anew."""
+    found = trunks.train(6, continue_from=str(imported.path))
+    evaluated = [line["validation_loss"] for line in read_metrics(found.path / "metrics.jsonl") if "validation_loss" in line]
+    assert evaluated[0] == pytest.approx(trunks.wsd.summary["validation_loss"], rel=1e-6)
+    assert evaluated[-1] < evaluated[0] + 0.1 and found.summary["first_step"] == 1 and found.summary["steps"] == 6
+    rates = [lr for _, lr in lines(found, "step", "lr")]
+    assert rates[0] == pytest.approx(3e-3 / 2) and rates[1] == pytest.approx(3e-3)
+    again = trunks.train(10, continue_from=found.manifest["alias"])
+    assert again.summary["first_step"] == 7, "what was trained is a trunk like any other"
+    fresh = trunks.train(6)
+    assert found.manifest["key"] != fresh.manifest["key"] and lines(found, "loss")[0] != lines(fresh, "loss")[0]
+
+
+def test_settings_that_do_not_fit_an_imported_model_are_refused(trunks: Trunks, imported: Artifact, tmp_path: Path) -> None:
+    given = {"continue_from": str(imported.path)}
+    error = trunks.refused(r"model.num_hidden_layers is 3, but pretrain-\d has 2", **given, model={**MODEL, "num_hidden_layers": 3})
+    assert (
+        error.where == "pretrain.model.num_hidden_layers"
+        and error.do.startswith("Set pretrain.model={")
+        and '"num_hidden_layers": 2' in error.do
+    )
+    error = trunks.refused(r"rewarm_steps has no effect: pretrain-\d was imported, with weights alone", **given, rewarm_steps=2)
+    assert error.do == "Remove pretrain.rewarm_steps. pretrain.warmup_steps is the warm-up."
+    tokens = trunks.data["tokens"]
+    long = run_stage(mix.STAGE, {"seq_len": 128, "validation_frac": 0.1}, {"tokens": tokens}, trunks.home)
+    error = trunks.refused(r"The context has 128 tokens, but pretrain-\d was made for 96", inputs={**trunks.data, "mixture": long}, **given)
+    assert (error.where, error.do) == ("mix.seq_len", "Set mix.seq_len=96 or less.")
+    made = documents(tmp_path / "documents", [sentences(150, 3)])
+    other = run_stage(train_tokenizer.STAGE, {"vocab_size": 300}, {"documents": made}, trunks.home)
+    encoded = run_stage(encode.STAGE, {}, {"documents": made, "tokenizer": other}, trunks.home)
+    mixed = run_stage(mix.STAGE, {"seq_len": 96, "validation_frac": 0.1}, {"tokens": encoded}, trunks.home)
+    error = trunks.refused(
+        r"pretrain-\d has another tokenizer than train_tokenizer/",
+        inputs={"mixture": mixed, "tokens": encoded, "tokenizer": other},
+        **given,
+    )
+    assert "Import the tokenizer from the folder of the model" in error.do
+
+
+def test_a_shorter_context_is_that_of_the_model_from_then_on(trunks: Trunks, imported: Artifact) -> None:
+    short = run_stage(mix.STAGE, {"seq_len": 64, "validation_frac": 0.1}, {"tokens": trunks.data["tokens"]}, trunks.home)
+    config = {**WSD, "budget": {"steps": 2}, "warmup_steps": 0, "continue_from": str(imported.path)}
+    found = run_stage(pretrain.STAGE, config, {**trunks.data, "mixture": short}, trunks.home, runtime=RUNTIME)
+    assert json.loads((found.path / "model.json").read_text())["max_position_embeddings"] == 64

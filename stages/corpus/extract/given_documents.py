@@ -52,11 +52,7 @@ def extract_rows(
     totals: dict[str, list[int]] = {}
 
     def decide(line: int, doc_id: UUID, document: ImportedDocument | None, reason: str, chars: int) -> None:
-        decisions.append({
-            "doc_id": doc_id, "url": document["url"] if document else "", "warc": number, "ordinal": line, "status": 0, "mime": "",
-            "encoding": None, "opt_outs": [], "http_faults": [],
-            "chars_in": chars, "chars_out": 0 if reason else chars, "verdict": "dropped" if reason else "kept", "reason": reason or None,
-        })  # fmt: skip
+        decisions.append(_decision(number, line, doc_id, document["url"] if document else "", reason, chars))
         total = totals.setdefault(reason, [0, 0, 0])
         for i, amount in enumerate((1, chars, 0 if reason else chars)):
             total[i] += amount
@@ -93,6 +89,13 @@ def extract_rows(
     ]  # fmt: skip
     counts = file_record_counts(totals).as_json()
     return {"record_counts": counts, "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {}, "http_faults": {}}
+
+
+def _decision(number: int, line: int, doc_id: UUID, url: str, reason: str, chars: int) -> RecordRow:
+    return {
+        "doc_id": doc_id, "url": url, "warc": number, "ordinal": line, "status": 0, "mime": "", "encoding": None, "opt_outs": [], "http_faults": [],
+        "chars_in": chars, "chars_out": 0 if reason else chars, "verdict": "dropped" if reason else "kept", "reason": reason or None,
+    }  # fmt: skip
 
 
 def _context(folder: Path, drop: Callable[[str, str, str], None]) -> Context:

@@ -1,5 +1,6 @@
 """What pretrain takes over from the checkpoint that it continues (the trunk), and what it refuses to continue.
 
+A model that was imported from files has weights alone: a training starts with them, with a new optimizer and a warm-up of its own.
 Guarantee: the continued run starts with the trunk's weights, optimizer state and count of updates, and its steps go on counting. The order of
 sequences goes on if data, seed and global batch size are those of the trunk; otherwise it starts at its first sequence. Every step of the
 trunk had the learning rate that the new settings give for it, or the recipe says over how many steps the rate changes.
@@ -22,6 +23,7 @@ from stages.record.contract.errors import RecipeError
 from stages.record.run.named_checkpoint import step_of, steps_of
 from stages.record.settings import Field
 from stages.record.store import manifest
+from stages.tokens.tokenizer.given_files import tokenizer_sha256
 from stages.training.checkpoints.snapshot_folders import milestones, name_of
 from stages.training.job.continuation import (
     StartingPoint,
@@ -50,7 +52,8 @@ class ContinuedTraining(SequenceTraining):
 
     continue_from: ContinuedCheckpoint | None = None
     """Checkpoint to continue: NAME (its last step), NAME@STEP (a milestone), or its folder in place of the name. Weights, optimizer state and
-    step number go on from it, and budget counts from the first step of the first run. Another model, optimizer or tokenizer is refused."""
+    step number go on from it, and budget counts from the first step of the first run. Another model, optimizer or tokenizer is refused.
+    Of an imported model, only the weights: steps count from 1, with a new optimizer and a warm-up. Its context becomes mix.seq_len."""
     rewarm_steps: int | None = Field(None, ge=0, le=10**9)
     """With continue_from: steps over which the learning rate goes linearly from that of the last step before to that of this schedule; 0: at
     once. null: every step before must have had the rate of this schedule, as under wsd before its decay; otherwise the run is refused."""
@@ -121,6 +124,8 @@ def refuse_unfit(config: ContinuedTraining, model: ModelShape, files: Mapping[st
     Raises:
         RecipeError: The checkpoint cannot be continued with these settings.
     """
+    if base := read_imported(config, files, node):
+        _refuse_unfit_imported(config, model, base, node)
     trunk = read_trunk(config, files, node)
     if trunk is None:
         return
@@ -149,8 +154,76 @@ def refuse_unfit(config: ContinuedTraining, model: ModelShape, files: Mapping[st
         )
 
 
+def _refuse_unfit_imported(config: ContinuedTraining, model: ModelShape, base: Artifact, node: str) -> None:
+    """Checks that the settings are for the imported model whose weights the training starts with.
+
+    Raises:
+        RecipeError: The shape is another, or a setting has no effect.
+    """
+    name = base.manifest["alias"]
+    whole = read_model_config(base.path / "model.json").model_dump()
+    theirs, ours = {key: whole[key] for key in model.model_dump()}, model.model_dump()
+    if other := [key for key in ours if ours[key] != theirs[key]]:
+        defaults = {key: field.default for key, field in type(model).model_fields.items()}
+        shape = json.dumps({key: value for key, value in theirs.items() if value != defaults.get(key)})
+        raise RecipeError(
+            f"model.{other[0]} is {ours[other[0]]}, but {name} has {theirs[other[0]]}.", where=f"{node}.model.{other[0]}", do=f"Set {node}.model={shape}."
+        )  # fmt: skip
+    for setting in ("rewarm_steps", "embedding_std"):
+        if getattr(config, setting, None) is not None:
+            do = f"Remove {node}.{setting}. {node}.warmup_steps is the warm-up."
+            raise RecipeError(f"{setting} has no effect: {name} was imported, with weights alone.", where=f"{node}.{setting}", do=do)
+
+
+def read_imported(config: ContinuedTraining, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> Artifact | None:
+    """Returns the imported model whose weights a training starts with, or None. Arguments and errors are those of `read_trunk`."""
+    artifact = _continued(config, files, node)
+    return artifact if artifact and not artifact.summary.get("steps") else None
+
+
+def imported_shape(base: Artifact, seq_len: int, tokenizer: Artifact) -> ModelConfig:
+    """Returns the shape of an imported model, with another context.
+
+    Args:
+        base: The imported model.
+        seq_len: Tokens of a sequence of the training.
+        tokenizer: The tokenizer of the training.
+
+    Raises:
+        RecipeError: The context is longer than the model's, or the tokenizer is not that of the model.
+    """
+    name, shape = base.manifest["alias"], read_model_config(base.path / "model.json")
+    if seq_len > shape.max_position_embeddings:
+        what = f"The context has {seq_len:,} tokens, but {name} was made for {shape.max_position_embeddings:,}."
+        raise RecipeError(what, where="mix.seq_len", do=f"Set mix.seq_len={shape.max_position_embeddings} or less.")
+    noted, ids = base.summary.get("tokenizer_sha256"), int(tokenizer.summary["vocab_size"] or 0)
+    if (noted and noted not in tokenizer_sha256(tokenizer)) or ids > shape.vocab_size:
+        raise RecipeError(
+            f"{name} has another tokenizer than {manifest.artifact_id(tokenizer)}.",
+            where="train_tokenizer",
+            do="Import the tokenizer from the folder of the model: `loam lineage import train_tokenizer FOLDER`, and name it in import.train_tokenizer.",
+        )
+    return shape.model_copy(update={"max_position_embeddings": seq_len})
+
+
+def _continued(config: ContinuedTraining, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> Artifact | None:
+    """Returns the artifact that continue_from names, or None.
+
+    Raises:
+        RecipeError: It is not one of pretrain.
+    """
+    if config.continue_from is None:
+        return None
+    (file,) = files[FIELD]
+    artifact = manifest.read_artifact(Path(file.uri))
+    alias, stage = artifact.manifest["alias"], artifact.manifest["stage"]
+    if stage != "pretrain":
+        raise RecipeError(f"{alias} was trained by {stage}, not by pretrain.", where=f"{node}.{FIELD}", do="Name a checkpoint of pretrain.")
+    return artifact
+
+
 def read_trunk(config: ContinuedTraining, files: Mapping[str, tuple[ExternalFile, ...]], node: str) -> Trunk | None:
-    """Returns the checkpoint that a recipe continues, or None.
+    """Returns the checkpoint that a recipe continues, or None; None too for an imported model, which has no steps to go on from.
 
     Args:
         config: The settings.
@@ -160,27 +233,18 @@ def read_trunk(config: ContinuedTraining, files: Mapping[str, tuple[ExternalFile
     Raises:
         RecipeError: It is not one that pretrain trained.
     """
-    if config.continue_from is None:
+    artifact = _continued(config, files, node)
+    if artifact is None or not artifact.summary.get("steps"):
         return None
-    (file,) = files[FIELD]
-    artifact, where = manifest.read_artifact(Path(file.uri)), f"{node}.{FIELD}"
-    alias, stage = artifact.manifest["alias"], artifact.manifest["stage"]
-    if stage != "pretrain":
-        raise RecipeError(f"{alias} was trained by {stage}, not by pretrain.", where=where, do="Name a checkpoint of pretrain.")
-    if not artifact.summary.get("steps"):
-        raise RecipeError(
-            f"{alias} was imported from a model's files: it has weights, but no optimizer state and no steps to go on from.",
-            where=where,
-            do=f"Name a checkpoint that pretrain trained. To use the model as it is, set import.pretrain={alias}.",
-        )
     try:
         runs = read_runs(artifact.path / "runs.json")
     except (OSError, ValueError) as error:
         raise RecipeError(
-            f"How {alias} was trained cannot be read from its runs.json: {type(error).__name__}.",
-            where=where,
+            f"How {artifact.manifest['alias']} was trained cannot be read from its runs.json: {type(error).__name__}.",
+            where=f"{node}.{FIELD}",
             do="Name a checkpoint that this version trained.",
         ) from None
+    (file,) = files[FIELD]
     return Trunk(artifact, step_of(file), file.identity, runs, config.rewarm_steps, node)
 
 
