@@ -1,0 +1,95 @@
+"""The commands that use an exported model: `loam chat` talks to one or two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from flows.cli import completers
+from flows.cli.options import ANY_NAME, COMMON, Command, Common, decimal, whole
+from flows.cli.printing import answer, say
+from stages.questions.talk.sampling import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, LARGEST_SEED, MOST_BY_DEFAULT, MOST_TEMPERATURE, Sampling
+
+Model = Annotated[
+    str,
+    Parameter(
+        help=f"base, sft or dpo; an exported model, a checkpoint that was exported, or a run: {ANY_NAME} (default: the best model of the newest run)",
+        completer=completers.artifacts_and_runs,
+    ),
+]
+
+
+@Parameter(name="*", group=Group("How the tokens of an answer are drawn", sort_key=1))
+@dataclass(frozen=True)
+class Drawing:
+    """The options of an answer."""
+
+    temperature: Annotated[float, decimal(0, MOST_TEMPERATURE), Parameter(show_default=True, help="0 takes the most likely token")] = (
+        DEFAULT_TEMPERATURE
+    )
+    top_p: Annotated[
+        float, decimal(0.0001, 1), Parameter(show_default=True, help="draw from the most likely tokens with this probability together")
+    ] = DEFAULT_TOP_P
+    seed: Annotated[
+        int | None,
+        whole(0, LARGEST_SEED),
+        Parameter(show_default=False, help="of the first answer; the next has one more (default: drawn)"),
+    ] = None
+    max_tokens: Annotated[
+        int | None, whole(), Parameter(show_default=False, help=f"longest answer (default: half of the context, at most {MOST_BY_DEFAULT})")
+    ] = None
+
+
+DRAWING = Drawing()
+
+
+def chat(
+    name: Model = "",
+    other: Annotated[str, Parameter(help="a second model that gets the same texts", completer=completers.artifacts_and_runs)] = "",
+    /,
+    *,
+    drawing: Drawing = DRAWING,
+    system: Annotated[str, Parameter(metavar="TEXT", help="system message, for tuned models")] = "",
+    common: Common = COMMON,
+) -> None:
+    """Talk to an exported model, or to two at once. Models tuned on conversations answer; a base model continues the text.
+
+    Lines of a pipe are texts and commands, too. /help lists the commands: /trace names the pages behind an answer. Ctrl-C stops an answer.
+    """
+    import secrets
+
+    from flows.cli.chat_session import ChatSession, refuse_too_long
+    from flows.pipeline import models
+    from stages.questions.talk.conversation import Conversation
+    from stages.questions.talk.exported_model import find_model, refuse_replaced_template
+    from stages.questions.talk.written_answer import load
+
+    home = common.folder()
+    found = [find_model(home, one, models()) for one in (name, *filter(None, (other,)))]
+    for model in found:
+        refuse_replaced_template(home, model)
+    say(f"loading {' and '.join(model.alias for model in found)}", error=True)
+    talks = [Conversation(load(model)) for model in found]
+    refuse_too_long(talks, drawing.max_tokens)
+    for talk in talks:
+        talk.begin(system)
+    seed = secrets.randbelow(LARGEST_SEED + 1) if drawing.seed is None else drawing.seed
+    session = ChatSession(home, talks, Sampling(drawing.temperature, drawing.top_p, drawing.max_tokens), seed, silent=common.json)
+    say(f"{session.settings()}. /help lists the commands.", error=True)
+    session.run()
+    answer(common, {"settings": session.sampling, "turns": session.turns}, lambda: None)
+
+
+COMMANDS = (
+    Command(
+        chat,
+        (
+            "loam chat",
+            "loam chat base --temperature 0",
+            "loam chat sft dpo --seed 1",
+            "loam chat tiny-7 --max-tokens 64",
+        ),
+    ),
+)
