@@ -1,4 +1,4 @@
-"""The commands that use an exported model: `loam chat` talks to one or two of them."""
+"""The commands that use an exported model: `loam chat`, and `loam serve-model` for other programs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, Command, Common, decimal, whole
 from flows.cli.printing import answer, say
+from flows.cli.serve_commands import LAST_PORT
 from stages.questions.talk.sampling import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, LARGEST_SEED, MOST_BY_DEFAULT, MOST_TEMPERATURE, Sampling
 
 Model = Annotated[
@@ -82,6 +83,37 @@ def chat(
     answer(common, {"settings": session.sampling, "turns": session.turns}, lambda: None)
 
 
+def serve_model(
+    name: Model = "",
+    /,
+    *,
+    port: Annotated[int, whole(0, LAST_PORT), Parameter(help="of 127.0.0.1; 0 takes a free one")] = 8766,
+    common: Common = COMMON,
+) -> None:
+    """Serve an exported model on 127.0.0.1 in OpenAI's protocol, and print its address and token.
+
+    Needs the extra `serve`. Requests give the printed name as the model; a base model has completions, a tuned one also chat completions.
+    """
+    from flows import model_server
+    from flows.pipeline import models
+    from stages.questions.talk.exported_model import find_model, refuse_replaced_template
+
+    model_server.refuse_without_extra()
+    home = common.folder()
+    found = find_model(home, name, models())
+    refuse_replaced_template(home, found)
+
+    def announce(served: model_server.Served) -> None:
+        def show() -> None:
+            say(f"{served.model} is served at {served.url} (Ctrl-C stops it). In another terminal:\n")
+            say(f"  export OPENAI_BASE_URL={served.url} OPENAI_API_KEY={served.token}", flush=True)
+
+        answer(common, served, show)
+
+    say(f"loading {found.alias}", error=True)
+    model_server.serve(found, port, announce)
+
+
 COMMANDS = (
     Command(
         chat,
@@ -92,4 +124,5 @@ COMMANDS = (
             "loam chat tiny-7 --max-tokens 64",
         ),
     ),
+    Command(serve_model, ("loam serve-model", "loam serve-model sft --port 0")),
 )
