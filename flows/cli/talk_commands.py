@@ -1,4 +1,4 @@
-"""The commands that use an exported model: `loam chat`, and `loam serve-model` for other programs."""
+"""The commands that use an exported model: `loam chat`, `loam serve-model` for other programs, and `loam export`, which takes it out of the home."""
 
 from __future__ import annotations
 
@@ -114,6 +114,34 @@ def serve_model(
     model_server.serve(found, port, announce)
 
 
+def export(
+    name: Model,
+    out: Annotated[str, Parameter(metavar="FOLDER", help="a new folder; its name is the model's name in the card")],
+    /,
+    *,
+    gguf: Annotated[bool, Parameter(help="also write model.gguf in float32, for llama.cpp (Llama and LFM2; needs the extra gguf)")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Copy an exported model into a folder of your own, with a model card: its data, scores, template and lineage."""
+    from pathlib import Path
+
+    from flows.pipeline import models
+    from stages.questions.taken_out.copied_model import take_out
+    from stages.questions.talk.exported_model import find_model
+
+    home = common.folder()
+    found = find_model(home, name, models())
+    files = take_out(home, found, Path(out), gguf)
+    told = {"model": found.alias, "folder": str(Path(out).expanduser().absolute()), "files": files}
+    answer(
+        common,
+        told,
+        lambda: say(
+            f"{found.alias} is in {told['folder']}: {', '.join(files)}\nREADME.md is its card; the licence in it is yours to choose."
+        ),
+    )
+
+
 COMMANDS = (
     Command(
         chat,
@@ -124,5 +152,6 @@ COMMANDS = (
             "loam chat tiny-7 --max-tokens 64",
         ),
     ),
+    Command(export, ("loam export dpo mymodel", "loam export tiny-7 mymodel --gguf")),
     Command(serve_model, ("loam serve-model", "loam serve-model sft --port 0")),
 )

@@ -48,7 +48,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 32 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 33 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -171,7 +171,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
 }
 SERVERS = {"dashboard", "serve"}
 WITH_PREFECT = {"run", "stage"}
-OF_A_MODEL = {"chat", "serve-model"}  # test_chat.py, test_model_server.py
+OF_A_MODEL = {"chat", "serve-model", "export"}  # test_chat.py, test_model_server.py, tests/questions/taken_out
 ON_A_GPU = {"doctor gpu"}  # tests/training/run/test_gpu_check.py
 
 
