@@ -76,6 +76,7 @@ class ChatSession:
 
         Raises:
             LoamError: A line of a pipe cannot be answered. On a terminal, the error is printed, and the session goes on.
+            KeyboardInterrupt: Ctrl-C, with lines from a pipe.
         """
         on_terminal = sys.stdin.isatty()
         for line in _typed_lines() if on_terminal else _piped_lines():
@@ -91,6 +92,10 @@ class ChatSession:
                 if not on_terminal:
                     raise
                 say(error, error=True)
+            except KeyboardInterrupt:  # before the first or after the last token of an answer
+                if not on_terminal:
+                    raise
+                say("\n(stopped)", error=True)
 
     def settings(self) -> str:
         """Returns a line with models and settings."""

@@ -18,6 +18,7 @@ import pytest
 
 from flows.cli import main
 from stages.questions.talk import written_answer
+from stages.questions.talk.conversation import Conversation
 from stages.questions.talk.exported_model import ExportedModel
 from stages.questions.talk.written_answer import LoadedModel
 from stages.questions.tracing import trace_text
@@ -230,6 +231,16 @@ def test_ctrl_c_stops_the_answer_and_keeps_its_beginning(typed: Say, monkeypatch
     assert code == 0 and out.count("so far") == 2 and err.count("(stopped)") == 2
 
 
+@pytest.mark.parametrize("place", ["answer", "keep"])
+def test_ctrl_c_around_an_answer_does_not_end_the_session(typed: Say, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Conversation, place, interrupted)
+    code, _, err = typed("one", "/settings")
+    assert code == 0 and "(stopped)" in err and err.count("export@dpo-1 (chats)") == 2
+
+
 @pytest.mark.long
 def test_ctrl_c_in_a_real_terminal(home: Path) -> None:
     """SIGINT while an answer of 250 tokens is being written, then another text, then Ctrl-D."""
@@ -258,6 +269,7 @@ def test_ctrl_c_in_a_real_terminal(home: Path) -> None:
             until_seen("> ")
         os.write(master, b"/settings\n")
         until_seen("export@base-2 (continues texts)")
+        until_seen("> ")
         os.write(master, b"\x04")
         assert process.wait(timeout=60) == 0
     finally:

@@ -96,9 +96,9 @@ def _data(made_from: Sequence[Artifact]) -> Iterator[str]:
             one.manifest["node"],
             one.manifest["kind"],
             f"{one.manifest['rows'] or 0:,} {one.manifest.get('unit', 'rows')}",
-            f"{one.manifest['tokens'] or 0:,}",
+            f"{one.manifest['tokens']:,}" if one.manifest["tokens"] else "",
         )
-        for one in made_from
+        for one in reversed(made_from)
         if one.manifest["kind"] in DATA_KINDS
     ]
     yield _table(("node", "kind", "size", "tokens"), rows) if rows else "What the model was made from is not in this home."
