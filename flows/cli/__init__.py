@@ -44,6 +44,7 @@ from flows.cli import (
     serve_commands,
     settings_commands,
     stage_help,
+    talk_commands,
 )
 from flows.cli.options import COMMON, Command, Common
 from flows.cli.printing import say
@@ -141,7 +142,9 @@ def _say_notes(error: Exception) -> None:
 
 def command_line() -> App:
     """Returns the cyclopts application: all commands, grouped into the panels of the help, and the installation of completion."""
-    run, query, keep, serve = (Group(title, sort_key=place) for place, title in enumerate(("Run", "Query", "Keep", "Serve"), start=1))
+    run, talk, query, keep, serve = (
+        Group(title, sort_key=place) for place, title in enumerate(("Run", "Use", "Query", "Keep", "Serve"), start=1)
+    )
     app = App(
         name="loam",
         help="From raw crawl to evaluated checkpoint. `loam COMMAND --help` explains a command.",
@@ -162,6 +165,7 @@ def command_line() -> App:
     for to, panel, commands in (
         (app, run, (*init_commands.COMMANDS, *run_commands.COMMANDS, *sweep_commands.COMMANDS, *decide_command.COMMANDS)),
         (doctor, run, doctor_commands.COMMANDS),
+        (app, talk, talk_commands.COMMANDS),
         (app, query, (*question_commands.COMMANDS, *settings_commands.COMMANDS)),
         (lineage, query, lineage_commands.COMMANDS),
         (lineage, keep, keep_commands.COMMANDS),

@@ -7,6 +7,7 @@ Source: the converter replaces that of cyclopts 5.4.0 (`_convert._int`), which r
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,22 @@ def whole(low: int = 1, high: int = MOST) -> Parameter:
         return int(text)
 
     return Parameter(converter=convert, metavar="NUMBER", show_default=lambda value: str(value) if value else "")
+
+
+def decimal(low: float, high: float) -> Parameter:
+    """Returns a cyclopts parameter that accepts a decimal number from `low` to `high`."""
+
+    def convert(_: object, tokens: Sequence[Token]) -> float:
+        text = tokens[0].value
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not low <= number <= high:  # also false for NaN
+            raise ValueError(f"{text[:40]!r} is not a number from {low:g} to {high:g}.")
+        return number
+
+    return Parameter(converter=convert, metavar="NUMBER")
 
 
 Recipe = Annotated[

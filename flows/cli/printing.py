@@ -30,9 +30,9 @@ Row = Mapping[str, object]
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 
 
-def say(text: object = "", error: bool = False, flush: bool = False) -> None:
-    """Prints text of any origin with its control characters escaped; `error` prints to standard error."""
-    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush)
+def say(text: object = "", error: bool = False, flush: bool = False, end: str = "\n") -> None:
+    """Prints text of any origin with its control characters escaped; `error` prints to standard error. end: follows the text."""
+    print(printable(str(text)), file=sys.stderr if error else sys.stdout, flush=flush, end=end)
 
 
 def answer(common: Common, value: object, show: Callable[[], None]) -> None:

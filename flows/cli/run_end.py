@@ -1,8 +1,8 @@
-"""Prints the end of a run: results, name, duration, what was built, where report and models are, how to use the model, what to ask next.
+"""Prints the end of a run: results, name, duration, what was built, where report and models are, how to talk to the model, what to ask next.
 
-Guarantee: every printed command and every line of Python works as it is printed, on this home. A command is left out if this run has
+Guarantee: every printed command works as it is printed, on this home. A command is left out if this run has
 nothing to ask it about.
-Cost: some queries of the index, and the manifest of the pretrained checkpoint.
+Cost: some queries of the index, and the manifests of the pretrained checkpoint and of the last model.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from stages.record.contract.quantities import duration_text
 
 if TYPE_CHECKING:
     from stages.questions.lineage import NodeRow, RunRow
-
-PROMPT, QUESTION = "Once upon a time", "What can you tell me?"
-NEW_TOKENS = 50
 
 
 def answer_run(common: Common, home: Path, run_id: str) -> None:
@@ -52,6 +49,8 @@ def answer_run(common: Common, home: Path, run_id: str) -> None:
 
 def _print_end(home: Path, run: RunRow, nodes: Sequence[NodeRow], page: str | None, option: str) -> None:
     """Prints the lines below the results. page: path of the report, if there is one. option: names the home in the printed commands."""
+    from stages.record.store import manifest
+
     counts = Counter(row["state"] for row in nodes)
     took = f" in {duration_text(run['seconds'])}" if run["seconds"] is not None else ""
     done = ", ".join(f"{count} {state}" for state, count in counts.items())
@@ -61,31 +60,13 @@ def _print_end(home: Path, run: RunRow, nodes: Sequence[NodeRow], page: str | No
         say(f"report  {page}")
     models = [row for row in nodes if row["node"].startswith("export@")]
     if models:
-        folder = home / "artifacts" / models[-1]["artifact_id"]
-        say(f"model   {folder}\n\nTo generate text with the {_model(models[-1])} model, in Python:")
-        for line in python_lines(folder, chat=_is_chat(_model(models[-1]))):
-            say(f"  {line}")
+        model = manifest.read_artifact(home / "artifacts" / models[-1]["artifact_id"])
+        say(f"model   {model.path}\nchat    loam chat {model.manifest['alias']}{option}")
     commands = next_commands(home, run, nodes, complete=page is not None)
     say("\nTo ask next:")
     width = max(len(command) for command, _ in commands) + len(option)
     for command, why in commands:
         say(f"  {command + option:<{width}}  # {why}")
-
-
-def python_lines(folder: Path, chat: bool) -> tuple[str, str, str]:
-    """Returns three lines of Python that generate text.
-
-    Args:
-        folder: an exported model.
-        chat: whether the model was tuned on conversations; it then answers a question, else it continues a text.
-    """
-    asked = json.dumps([{"role": "user", "content": QUESTION}] if chat else PROMPT)
-    found = '[-1]["content"]' if chat else ""
-    return (
-        "from transformers import pipeline",
-        f'generate = pipeline("text-generation", {str(folder)!r})',
-        f'print(generate({asked}, max_new_tokens={NEW_TOKENS})[0]["generated_text"]{found})',
-    )
 
 
 def next_commands(home: Path, run: RunRow, nodes: Sequence[NodeRow], complete: bool) -> list[tuple[str, str]]:
@@ -119,14 +100,3 @@ def next_commands(home: Path, run: RunRow, nodes: Sequence[NodeRow], complete: b
     else:
         found.append((f"loam run {alias}", "the whole pipeline with these settings"))
     return found
-
-
-def _model(row: NodeRow) -> str:
-    return row["node"].partition("@")[2]
-
-
-def _is_chat(model: str) -> bool:
-    """Returns whether a model was tuned on conversations: every model but the first of the DAG."""
-    from flows.pipeline import models
-
-    return model != next(iter(models()))

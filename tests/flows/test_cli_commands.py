@@ -48,7 +48,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 31 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 34 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -60,7 +60,7 @@ def test_the_help_lists_every_command_in_its_panel(capsys: pytest.CaptureFixture
         assert main(words) == 0
         text += capsys.readouterr().out
     panels = re.findall(r"─ (\w+) ─+", text)
-    assert panels == ["Run", "Query", "Serve", "Options", "Query", "Keep", "Keep", "Run"]
+    assert panels == ["Run", "Use", "Query", "Serve", "Options", "Query", "Keep", "Keep", "Run"]
     for command in registered():
         assert f"│ {command.split()[-1]} " in text
     for option in ("--help (-h)", "--version (-V)", "--install-completion"):
@@ -172,11 +172,12 @@ ANSWERS: dict[str, tuple[str, ...]] = {
 }
 SERVERS = {"dashboard", "serve"}
 WITH_PREFECT = {"run", "stage"}
+OF_A_MODEL = {"chat", "serve-model", "export"}  # test_chat.py, test_model_server.py, tests/questions/taken_out
 ON_A_GPU = {"doctor gpu"}  # tests/training/run/test_gpu_check.py
 
 
 def test_the_answer_of_every_command_is_asked_for() -> None:
-    assert set(ANSWERS) | SERVERS | WITH_PREFECT | ON_A_GPU == set(registered())
+    assert set(ANSWERS) | SERVERS | WITH_PREFECT | OF_A_MODEL | ON_A_GPU == set(registered())
 
 
 @pytest.mark.parametrize("command", ANSWERS)

@@ -1,9 +1,7 @@
-"""The end of a run: what it says, that its commands work on this home, and that its Python generates text."""
+"""The end of a run: what it says, and that its commands work on this home."""
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shlex
 import shutil
@@ -11,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from flows import cli
 from flows.cli import command_line, main
 from flows.cli.options import Common
-from flows.cli.run_end import answer_run, python_lines
+from flows.cli.run_end import answer_run
 from stages.record.index import database
 from stages.record.store import names
 from tests.conftest import answered
@@ -86,8 +85,8 @@ def test_a_whole_run_names_report_and_the_last_model(home: Path, capsys: pytest.
     (report,) = home.glob("artifacts/report/*")
     (model,) = home.glob("artifacts/export@dpo/*")
     assert lines[5] == f"report  {report / 'report.html'}" and lines[6] == f"model   {model}"
-    assert lines[8] == "To generate text with the dpo model, in Python:"
-    assert lines[9:12] == [f"  {line}" for line in python_lines(model, chat=True)]
+    assert lines[7] == f"chat    loam chat export@dpo-4 --home {shlex.quote(str(home))}"
+    cli._parsed(shlex.split(lines[7])[2:])
     assert [command.split()[1] for command in commands(text)] == ["trace", "lineage", "dashboard"]
 
 
@@ -104,32 +103,3 @@ def test_the_answer_as_json_has_the_fields_that_it_had(home: Path, capsys: pytes
     found = answered(ended(home, "run-4", capsys, as_json=True), "run")
     assert list(found) == ["run", "nodes", "results", "report"] and found["results"] == [{"task": "quiz", "base": "0.5"}]
     assert [row["node"] for row in found["nodes"]] == ["pretrain", "export@base", "export@dpo", "report"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns an untrained model as export writes one."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from stages.examples.items import chat
-    from stages.tokens.tokenizer.bpe import save
-    from stages.tokens.train_tokenizer.bpe_training import train_bpe
-
-    folder = tmp_path_factory.mktemp("it's a model") / "model"
-    tokenizer = train_bpe(["the red fox sees the white dog " * 20], 280)
-    config = LlamaConfig(
-        vocab_size=280, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=256,
-        bos_token_id=tokenizer.token_to_id(chat.BOS), eos_token_id=tokenizer.token_to_id(chat.EOS), pad_token_id=tokenizer.token_to_id(chat.PAD),
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    save(tokenizer, folder)
-    return folder
-
-
-@pytest.mark.parametrize("chat", [False, True])
-def test_the_three_lines_generate_text(model: Path, chat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    lines, printed = python_lines(model, chat), io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec("\n".join(lines), {})  # noqa: S102 - the lines that the user is shown
-    assert len(lines) == 3 and printed.getvalue().startswith("" if chat else "Once upon a time") and len(printed.getvalue()) > 10

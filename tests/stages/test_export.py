@@ -40,17 +40,6 @@ def test_export_loads_offline_with_the_same_logits(chain: Chain, exported: Path)
     assert type(theirs).__name__ == "LlamaForCausalLM"
 
 
-@pytest.mark.parametrize("chat", [False, True])
-def test_the_lines_that_the_end_of_a_run_prints_generate_text(
-    exported: Path, chat: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from flows.cli.run_end import python_lines
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    exec("\n".join(python_lines(exported, chat)), {})  # noqa: S102 - the lines that the user is shown
-    assert capsys.readouterr().out.strip()
-
-
 def test_the_weights_of_checkpoint_and_model_are_compared(chain: Chain, exported: Path) -> None:
     model = read_artifact(exported)
     same = compare_weights(chain.aligned, model)

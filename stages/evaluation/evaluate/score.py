@@ -24,11 +24,12 @@ Progress = Callable[[int, int], None]
 
 
 def load_model(folder: Path, device: str) -> Any:
-    """Returns an exported model for scoring: float32 on a CPU, the saved dtype on a GPU. No remote code runs."""
+    """Returns an exported model: float32 on a CPU, the saved dtype on a GPU. Only safetensors of the folder are read, and no remote code runs."""
     quiet_transformers()
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32 if device == "cpu" else "auto", trust_remote_code=False)
+    dtype = torch.float32 if device == "cpu" else "auto"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True, trust_remote_code=False)
     return model.to(device).eval()
 
 
@@ -36,7 +37,7 @@ def load_tokenizer(folder: Path) -> Any:
     """Returns the tokenizer in the folder of an exported model, with its chat template."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

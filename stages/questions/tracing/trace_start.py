@@ -111,7 +111,7 @@ def start(home: Path, run: str = "", checkpoint: str = "", *, trained: bool = Fa
     elif run:
         found = _of_run(home, lookup.run_id_of(home, run), run, [node for nodes in order for node in nodes])
     else:
-        found = next((name for nodes in order if (name := _newest(home, nodes, made=not trained))), "")
+        found = next((name for nodes in order if (name := newest_artifact(home, nodes, made=not trained))), "")
         if not found:
             raise RecipeError("No document is recorded here yet.", where=str(home), do="Run a recipe up to extract first.")
     return database.with_connection(home, lambda query: _followed(query, found, run))
@@ -143,8 +143,8 @@ class _Known(NamedTuple):
     kind: str
 
 
-def _newest(home: Path, nodes: Sequence[str], made: bool) -> str:
-    """Returns the artifact from the newest run that has one of some nodes; empty if there is none.
+def newest_artifact(home: Path, nodes: Sequence[str], made: bool = False) -> str:
+    """Returns the id of the artifact from the newest run that has one of some nodes; empty if there is none.
 
     Args:
         home: the home folder.

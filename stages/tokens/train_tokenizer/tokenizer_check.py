@@ -35,6 +35,8 @@ PROBES = (
     " a space at both ends ", "two  blanks\tand\ttabs\n\n\nlines\r\n", "e\u0301 \u00e9 \ufb01 \uff21 \u2126", "it's 12345, don't",
 )  # fmt: skip
 """Probe texts: bytes of all kinds, white space, and characters that a normalizer would change."""
+REPLACED = "replaced by Loam's"
+"""What the summary of an import says (`changes`) where the tokenizer had a chat template of its own."""
 CHAT = (
     {"role": "system", "content": " Be brief. "},
     {"role": "user", "content": "What does textwrap.dedent do?\n"},
@@ -234,7 +236,7 @@ def _template_fault(theirs: JsonValue, tokens: ChatTokens) -> tuple[str, str]:
     from jinja2 import TemplateError
 
     if isinstance(theirs, list):
-        return "", "Its several chat templates are replaced by Loam's."
+        return "", f"Its several chat templates are {REPLACED}."
     if not isinstance(theirs, str):
         return "Its chat template is not a text.", ""
     if len(theirs) > MAX_TEMPLATE:
@@ -251,7 +253,7 @@ def _template_fault(theirs: JsonValue, tokens: ChatTokens) -> tuple[str, str]:
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
             return f"Its chat template cannot be rendered: {str(error)[:200]}.", ""
         if rendered != environment.from_string(template(tokens)).render(values):
-            return "", f"Its chat template is replaced by Loam's: it renders {rendered[:60]!r} …"
+            return "", f"Its chat template is {REPLACED}: it renders {rendered[:60]!r} …"
     return "", ""
 
 

@@ -1,0 +1,66 @@
+"""Copies an exported model out of a home into a folder of the user's: the files of Hugging Face, a model card and, on request, a GGUF file.
+
+Guarantee: the copied files have the sha256 of their manifest. The folder appears whole or not at all, under a name without "@", which
+`transformers serve` would read as a revision. The home is not changed, but for remembered hashes.
+Cost: one read and one write of the model; with a GGUF file one more of each.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from stages.questions.taken_out import model_card
+from stages.questions.taken_out.gguf_file import write_gguf
+from stages.questions.talk.exported_model import ExportedModel
+from stages.record.contract.errors import RecipeError, VerificationError
+from stages.record.store import integrity
+from stages.record.store.files import fsync
+
+GGUF = "model.gguf"
+
+
+def take_out(home: Path, found: ExportedModel, out: Path, gguf: bool) -> list[str]:
+    """Returns the names of the files that were written, sorted.
+
+    Args:
+        home: The home folder.
+        found: The exported model.
+        out: The new folder. Its name is the model's name in the card.
+        gguf: Whether to write GGUF, too.
+
+    Raises:
+        RecipeError: The folder cannot be made, or the model cannot be GGUF.
+        VerificationError: A file of the model is not as it was recorded.
+    """
+    out = out.expanduser().absolute()
+    if "@" in out.name:
+        raise RecipeError(
+            "The name of the folder has an @, which `transformers serve` reads as a revision.", where=str(out), do="Choose another name."
+        )
+    if out.exists() or out.is_symlink():
+        raise RecipeError("The folder exists already.", where=str(out), do="Name a new one.")
+    if not out.parent.is_dir():
+        raise RecipeError("The folder above it does not exist.", where=str(out.parent), do="Create it first.")
+    if wrong := integrity.check(home, found.artifact):
+        raise VerificationError(
+            f"The model is not as it was recorded: {wrong[0]}", where=str(found.artifact.path), do="`loam lineage verify` says more."
+        )
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        partial.mkdir()
+        for entry in found.artifact.manifest["files"]:
+            (partial / entry["path"]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found.artifact.path / entry["path"], partial / entry["path"])
+        (partial / model_card.NAME).write_text(model_card.model_card(home, found, out.name), encoding="utf-8")
+        if gguf:
+            write_gguf(partial, partial / GGUF, out.name)
+        for path in sorted(partial.rglob("*"), reverse=True):
+            fsync(path)
+        fsync(partial)
+        partial.rename(out)
+        fsync(out.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())

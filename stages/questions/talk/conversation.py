@@ -1,0 +1,125 @@
+"""Keeps a conversation with an exported model, and makes the prompt of its next answer.
+
+Guarantee: a tuned model is given the ids of the exported tokenizer's `apply_chat_template`, and a base model those of the opening of a document, as
+in training. Prompt and longest answer fit together in the context: the oldest messages are left out, which is counted, and a text that does not
+fit alone is refused. A text cannot forge a turn: one that spells out a special token is refused in a chat, and is ordinary characters for a
+base model.
+Cost: the conversation is encoded again for each answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stages.questions.talk.sampling import Sampling
+from stages.questions.talk.written_answer import LoadedModel, WrittenAnswer
+from stages.record.contract.errors import RecipeError
+
+
+@dataclass
+class Conversation:
+    """What was said to a model and what it answered.
+
+    Attributes:
+        loaded: The model.
+        messages: What was said so far, with role and content. A base model has no history: each text is the opening of a document.
+        asked: The last text.
+        answered: What the model wrote after it.
+    """
+
+    loaded: LoadedModel
+    messages: list[dict[str, str]] = field(default_factory=list)
+    asked: str = ""
+    answered: str = ""
+
+    def begin(self, system: str = "") -> None:
+        """Forgets all that was said. system: a message before all others; empty for none.
+
+        Raises:
+            RecipeError: A base model has no such message.
+        """
+        if system and not self.loaded.found.chats:
+            name = self.loaded.found.alias
+            raise RecipeError(f"{name} continues texts and takes no system message.", do="Leave it out, or talk to a tuned model.")
+        self.messages = [{"role": "system", "content": system}] if system else []
+        self.asked = self.answered = ""
+
+    def answer(self, text: str, sampling: Sampling, seed: int) -> tuple[WrittenAnswer, int]:
+        """Returns the answer to a text, which is written while it is read, and how many old messages its prompt leaves out.
+
+        Args:
+            text: A message, or the opening of a document for a base model.
+            sampling: How tokens are drawn.
+            seed: Decides what is drawn.
+
+        Raises:
+            RecipeError: The text cannot be a prompt.
+        """
+        room = self.loaded.context - sampling.most(self.loaded.context)
+        said = [*self.messages, {"role": "user", "content": text}]
+        ids, left_out = (
+            _chat_ids(self.loaded.tokenizer, said, room) if self.loaded.found.chats else (opening_ids(self.loaded.tokenizer, text), 0)
+        )
+        if len(ids) > room:
+            raise RecipeError(
+                f"The text has {len(ids):,} tokens with its frame. Before an answer of up to {self.loaded.context - room:,} tokens, the context of "
+                f"{self.loaded.found.alias} ({self.loaded.context:,} tokens) has room for {max(room, 0):,}.",
+                do="Give a shorter text, or a smaller --max-tokens.",
+            )
+        return WrittenAnswer(self.loaded, ids, sampling, seed), left_out
+
+    def keep(self, text: str, answer: str) -> None:
+        """Adds a text and its answer, as far as it was written, to what was said."""
+        self.asked, self.answered = text, answer
+        if self.loaded.found.chats:
+            self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
+
+    def take_back(self) -> None:
+        """Removes the last text and its answer from what was said."""
+        if self.asked and self.loaded.found.chats:
+            del self.messages[-2:]
+        self.asked = self.answered = ""
+
+
+def opening_ids(tokenizer: Any, text: str) -> list[int]:
+    """Returns the ids of a text as the opening of a document: after bos; without bos after eos, as documents follow each other in training."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+    first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    return [first, *ids]
+
+
+def refuse_special_tokens(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:
+    """Refuses messages that spell out a special token of the tokenizer.
+
+    Raises:
+        RecipeError: One does.
+    """
+    for message in messages:
+        if found := next((token for token in special_tokens(tokenizer) if token in message["content"]), ""):
+            raise RecipeError(
+                f"A message of the {message['role']} spells out {found}, with which the model's own turns begin or end.",
+                do="Write it another way, for example with a blank in it.",
+            )
+
+
+def special_tokens(tokenizer: Any) -> list[str]:
+    """Returns the special tokens of a tokenizer, as they are spelt out."""
+    return sorted({str(token) for token in tokenizer.added_tokens_decoder.values() if token.special})
+
+
+def _chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]], room: int) -> tuple[list[int], int]:
+    """Returns the ids of a chat that waits for an answer, and how many old messages were left out so that it fits.
+
+    The system message and the last message stay. A question is left out together with its answer.
+    """
+    refuse_special_tokens(tokenizer, messages)
+    system = [message for message in messages[:1] if message["role"] == "system"]
+    rest = messages[len(system) :]
+    first = 0
+    while True:
+        ids = tokenizer.apply_chat_template([*system, *rest[first:]], add_generation_prompt=True, tokenize=True, return_dict=False)
+        if len(ids) <= room or first == len(rest) - 1:
+            return list(ids), first
+        first += 2  # before the last message they come in pairs

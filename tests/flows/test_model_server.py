@@ -1,0 +1,228 @@
+"""`loam serve-model`: who is answered, what is refused, and that OpenAI's client gets what `loam chat` writes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+from starlette.testclient import TestClient
+
+from flows import model_server
+from flows.cli import main
+from flows.model_server import Served, make_app
+from flows.pipeline import models
+from stages.questions.talk.conversation import Conversation
+from stages.questions.talk.exported_model import find_model
+from stages.questions.talk.sampling import Sampling
+from stages.questions.talk.written_answer import LoadedModel, load
+from tests.conftest import PROJECT, answered, behind_a_dead_proxy, until
+from tests.questions.talk.talking_home import make_talking_home
+
+PART = "\ufffd"
+"""What stands for a part of a character at the end of a text. A stream ends before it."""
+TOKEN = "the token of the tests"
+CHAT = {"model": "export@dpo-1", "messages": [{"role": "user", "content": "The sum"}], "max_tokens": 6, "temperature": 0}
+TEXT = {"model": "export@base-2", "prompt": "The sum", "max_tokens": 6, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_talking_home(tmp_path_factory.mktemp("served") / "home")
+
+
+@pytest.fixture(scope="module")
+def clients(home: Path) -> dict[str, TestClient]:
+    head = {"Authorization": f"Bearer {TOKEN}"}
+    found = {name: load(find_model(home, name, models())) for name in ("base", "dpo")}
+    return {name: TestClient(make_app(one, TOKEN), base_url="http://127.0.0.1:8766", headers=head) for name, one in found.items()}
+
+
+@pytest.fixture(scope="module")
+def loaded(home: Path) -> dict[str, LoadedModel]:
+    """The models of `loam chat`, which no server has changed."""
+    return {name: load(find_model(home, name, models())) for name in ("base", "dpo")}
+
+
+def said(loaded: LoadedModel, text: str, sampling: Sampling, seed: int = 1) -> str:
+    answer, _ = Conversation(loaded).answer(text, sampling, seed)
+    return "".join(answer)
+
+
+def refused(client: TestClient, path: str, body: dict[str, Any]) -> str:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error", answer.text
+    return str(answer.json()["error"]["message"])
+
+
+# ------------------------------------------------------------------------------------------------------------------ who is answered
+
+
+@pytest.mark.parametrize("given", ["", TOKEN, f"Bearer {TOKEN}x", "Bearer ", f"Basic {TOKEN}"])
+def test_without_the_token_nothing_is_answered(clients: dict[str, TestClient], given: str) -> None:
+    for path in ("/v1/models", "/v1/chat/completions", "/health", "/nothing"):
+        answer = clients["dpo"].get(path, headers={"Authorization": given})
+        assert answer.status_code == 401 and "Bearer TOKEN" in answer.json()["error"]["message"]
+
+
+def test_a_foreign_host_is_refused_with_the_token_too(clients: dict[str, TestClient]) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example", ""):
+        assert clients["dpo"].get("/v1/models", headers={"Host": host}).status_code == 400
+    assert clients["dpo"].get("/v1/models", headers={"Host": "localhost:1"}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8765", "https://127.0.0.1:8766"])
+def test_a_foreign_origin_is_refused_with_the_token_too(clients: dict[str, TestClient], origin: str) -> None:
+    answer = clients["dpo"].post("/v1/chat/completions", json=CHAT, headers={"Origin": origin})
+    assert answer.status_code == 403 and not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_no_other_origin_may_read_an_answer(clients: dict[str, TestClient]) -> None:
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    assert clients["dpo"].options("/v1/chat/completions", headers=asked).status_code == 403
+    own = clients["dpo"].get("/v1/models", headers={"Origin": "http://127.0.0.1:8766"})
+    assert own.status_code == 200 and not [name for name in own.headers if name.startswith("access-control")]
+
+
+def test_there_is_no_websocket(clients: dict[str, TestClient]) -> None:
+    with pytest.raises(Exception) as caught, clients["dpo"].websocket_connect("/v1/models", headers={"Host": "127.0.0.1:8766"}):  # noqa: PT011 - of starlette's test client
+        pass
+    assert "403" in repr(caught.value) or getattr(caught.value, "status_code", 0) == 403
+
+
+def test_no_route_loads_or_unloads_a_model(clients: dict[str, TestClient]) -> None:
+    for path in ("/load_model", "/reset", "/v1/responses", "/v1/systemone", "/v1/audio/transcriptions", "/docs", "/openapi.json"):
+        assert clients["dpo"].post(path, json={"model": "anything"}).status_code == 404
+        assert clients["dpo"].get(path).status_code == 404
+
+
+# ------------------------------------------------------------------------------------------------------------------ what is refused
+
+
+def test_another_model_is_refused(clients: dict[str, TestClient]) -> None:
+    for name in ("gpt-4", "export@base-2", "dpo", "/etc"):
+        assert "Server is pinned to 'export@dpo-1'" in refused(clients["dpo"], "/v1/chat/completions", CHAT | {"model": name})
+    assert [one["id"] for one in clients["dpo"].get("/v1/models").json()["data"]] == ["export@dpo-1"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"n": 2}, "The field n is not supported here."),
+        ({"tools": [{"type": "function"}]}, "The field tools is not supported here."),
+        ({"frequency_penalty": 0.5}, "The field frequency_penalty is not supported"),
+        ({"generation_config": "{}"}, "The field generation_config is not supported"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "The field chat_template_kwargs is not supported"),
+        ({"temperature": 2.5}, "temperature is not a number from 0 to 2."),
+        ({"temperature": True}, "temperature is not a number from 0 to 2."),
+        ({"top_p": "1"}, "top_p is not a number from 0 to 1."),
+        ({"seed": -1}, "seed is not a whole number from 0 to 4294967295."),
+        ({"max_tokens": 0}, "max_tokens is not a whole number from 1."),
+        ({"messages": []}, "messages is not a list of messages"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages is not a list of messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages is not a list of messages"),
+        ({"messages": [{"role": "user", "content": "x<|eot_id|>"}]}, "spells out <|eot_id|>"),
+        ({"messages": [{"role": "user", "content": "x" * 400}]}, "the context of export@dpo-1 has 256"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(clients: dict[str, TestClient], change: dict[str, Any], told: str) -> None:
+    for stream in (False, True):
+        assert told in refused(clients["dpo"], "/v1/chat/completions", CHAT | change | {"stream": stream})
+
+
+def test_a_base_model_has_no_chat(clients: dict[str, TestClient]) -> None:
+    told = refused(clients["base"], "/v1/chat/completions", CHAT | {"model": "export@base-2"})
+    assert told == "export@base-2 was not tuned on conversations. Ask /v1/completions, or serve a tuned model."
+
+
+def test_values_that_ask_for_nothing_are_taken(clients: dict[str, TestClient]) -> None:
+    idle = {"n": 1, "presence_penalty": 0, "logit_bias": None, "user": "me", "stream_options": {"include_usage": True}}
+    assert clients["dpo"].post("/v1/chat/completions", json=CHAT | idle).status_code == 200
+
+
+# ------------------------------------------------------------------------------------------------------------------ what is answered
+
+
+def test_greedy_answers_are_those_of_loam_chat(clients: dict[str, TestClient], loaded: dict[str, LoadedModel]) -> None:
+    chat = clients["dpo"].post("/v1/chat/completions", json=CHAT).json()
+    text = clients["base"].post("/v1/completions", json=TEXT).json()
+    assert chat["choices"][0]["message"]["content"] == said(loaded["dpo"], "The sum", Sampling(0, max_tokens=6))
+    assert text["choices"][0]["text"] == said(loaded["base"], "The sum", Sampling(0, max_tokens=6))
+    assert chat["model"] == "export@dpo-1" and text["choices"][0]["finish_reason"] == "length" and text["usage"]["completion_tokens"] == 6
+
+
+def test_a_seed_decides_what_is_drawn_also_when_requests_come_together(
+    clients: dict[str, TestClient], loaded: dict[str, LoadedModel]
+) -> None:
+    def asked(seed: int) -> str:
+        body = TEXT | {"seed": seed, "temperature": 1.5, "top_p": 0.9, "max_tokens": 12}
+        return str(clients["base"].post("/v1/completions", json=body).json()["choices"][0]["text"])
+
+    alone = [said(loaded["base"], "The sum", Sampling(1.5, 0.9, 12), seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(asked, range(4))) == alone
+    assert len(set(alone)) == 4
+
+
+def test_temperature_one_is_the_default_and_draws(clients: dict[str, TestClient]) -> None:
+    body = {name: value for name, value in TEXT.items() if name != "temperature"} | {"max_tokens": 30}
+    texts = {clients["base"].post("/v1/completions", json=body | {"seed": seed}).json()["choices"][0]["text"] for seed in (1, 2, 3)}
+    assert len(texts) == 3
+
+
+def test_an_answer_ends_with_the_context(clients: dict[str, TestClient]) -> None:
+    found = clients["base"].post("/v1/completions", json=TEXT | {"max_tokens": 100_000}).json()
+    assert found["usage"]["total_tokens"] <= 256 and found["choices"][0]["finish_reason"] in ("length", "stop")
+
+
+# ------------------------------------------------------------------------------------------------------------------ command
+
+
+def test_a_missing_extra_is_told(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(model_server, "EXTRA", "no_such_package")
+    assert main(["serve-model", "--home", str(home)]) == 2
+    assert "needs the package no_such_package" in (told := capsys.readouterr().err) and ".[serve]" in told
+
+
+@pytest.fixture(scope="module", params=["dpo", "base"])
+def running(home: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A server of the command line, behind a proxy that answers nothing."""
+    said = home.parent / f"{request.param}.json"
+    with said.open("wb") as out:
+        words = [sys.executable, "-m", "flows.cli", "serve-model", request.param, "--json", "--port", "0", "--home", str(home)]
+        process = subprocess.Popen(words, cwd=PROJECT, env=behind_a_dead_proxy(os.environ), stdout=out)
+    try:
+        until(lambda: said.read_text().endswith("}\n") or process.poll() is not None, 280)
+        yield Served(**answered(said.read_text(), "serve-model"))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+@pytest.mark.long
+def test_openais_client_is_answered(running: Served, loaded: dict[str, LoadedModel]) -> None:
+    with OpenAI(base_url=running.url, api_key=running.token) as client:
+        assert [one.id for one in client.models.list()] == [running.model]
+        if "base" in running.model:
+            expected = said(loaded["base"], "The sum", Sampling(1.0, 0.9, 12), 3)
+            told = {"model": running.model, "prompt": "The sum", "max_tokens": 12, "seed": 3, "top_p": 0.9}
+            assert client.completions.create(**told).choices[0].text == expected
+            assert "".join(part.choices[0].text for part in client.completions.create(**told, stream=True)) == expected.rstrip(PART)
+            return
+        expected = said(loaded["dpo"], "The sum", Sampling(1.0, 0.9, 12), 3)
+        told = {"model": running.model, "messages": [{"role": "user", "content": "The sum"}], "max_tokens": 12, "seed": 3, "top_p": 0.9}
+        assert client.chat.completions.create(**told).choices[0].message.content == expected
+        parts = [*client.chat.completions.create(**told, stream=True)]
+        assert "".join(part.choices[0].delta.content or "" for part in parts) == expected.rstrip(PART)
+        assert len(parts) > 3 and parts[-1].choices[0].finish_reason in ("length", "stop") and parts[-1].usage.completion_tokens <= 12
+        with pytest.raises(BadRequestError, match="Server is pinned"):
+            client.chat.completions.create(**told | {"model": "gpt-4"})
+        with pytest.raises(BadRequestError, match="context of"):
+            client.chat.completions.create(**told | {"messages": [{"role": "user", "content": "x" * 400}]}, stream=True)
