@@ -75,6 +75,7 @@ def run_nodes(
     connect_to_loopback_directly(os.environ)  # of a flow too, whose process is a worker's
     with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log):
         log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
+        log(f"nodes: {', '.join(step.node for step in steps)}", "")
         artifacts, states = dict(ready or {}), Counter[str]()
         running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log)
         running.tell.run("start")
