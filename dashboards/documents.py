@@ -101,11 +101,14 @@ def checked_id(doc_id: str) -> str:
 
 
 def searched(home: Path, artifact: str, words: str) -> list[Row]:
-    """Returns the first documents whose URL or text contains some words, whatever their case."""
-    columns = "doc_id::VARCHAR AS doc_id, url, source, length(text) AS chars, text[greatest(1, strpos(lower(text), lower($3)) - 60):][:160] AS passage"
-    has = "(contains(lower(text), lower($3)) OR contains(lower(url), lower($3)))"
-    sql = f"SELECT {columns} FROM documents WHERE contains(file, $1) AND artifact_id = $2 AND {has} LIMIT {MAX_FOUND}"
-    return database.records(home, sql, [f"/{artifact}/", artifact, words])
+    """Returns the first documents whose URL or text contains some words, whatever their case: doc_id, url, source, chars, passage."""
+    has = f"AND (contains(lower(text), lower(?)) OR contains(lower(url), lower(?))) LIMIT {MAX_FOUND}"
+    found = rows_of(home, artifact, "documents", "doc_id::VARCHAR AS doc_id, url, source, text", has, [words, words])
+    for row in found:
+        text = row.pop("text")
+        start = max(0, text.lower().find(words.lower()) - 60)
+        row |= {"chars": len(text), "passage": text[start : start + 160]}
+    return found
 
 
 def word_diff(before: str, after: str) -> Iterator[DiffPiece]:

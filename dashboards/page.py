@@ -325,3 +325,18 @@ def cards(values: Shown) -> None:
             with tag("div", css="card"):
                 tag("b", as_text(value))
                 tag("span", name, "soft small")
+
+
+def later(draw: Callable[[], Awaitable[None]], what: str) -> None:
+    """Draws a part of a page after the page has reached the browser, because it takes long. what: what is shown until then."""
+    from nicegui import ui
+
+    with tag("div"):
+        waiting = tag("p", what, "soft")
+
+        async def drawn() -> None:
+            with shown_problem():
+                await draw()
+            waiting.delete()
+
+        ui.timer(0.05, drawn, once=True)

@@ -88,7 +88,7 @@ def test_what_a_visitor_does(tiny_home: Path) -> None:
         page.wait_for_function("document.body.classList.contains('body--dark')")
         page.goto(url.partition("?")[0] + "data/thresholds")
         page.wait_for_function("window.did_handshake === true")
-        page.get_by_role("slider", name="gopher_quality.min_doc_words").focus()
+        page.get_by_role("slider", name="gopher_quality.min_doc_words").locator(".q-slider__track-container").focus()
         page.keyboard.press("ArrowRight")
         page.locator("pre", has_text="--set filter.gopher_quality.min_doc_words=51").wait_for()
         assert "set=gopher_quality.min_doc_words" in page.url
