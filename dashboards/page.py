@@ -189,11 +189,16 @@ def framed(page: DashboardPage, pages: Sequence[DashboardPage]) -> Callable[[], 
 
 @contextmanager
 def shown_problem() -> Iterator[None]:
-    """Shows a LoamError of the block where the block draws."""
+    """Shows a LoamError of the block where the block draws, and a file of the home that is gone or cannot be read."""
     try:
         yield
     except LoamError as error:
-        tag("p", str(error), "bad").props["role"] = "alert"
+        problem = str(error)
+    except OSError as error:
+        problem = f"A file of the home cannot be read: {error.filename}: {error.strerror}. `loam lineage verify` names what is damaged."
+    else:
+        return
+    tag("p", problem, "bad").props["role"] = "alert"
 
 
 def _draw_header(page: DashboardPage, pages: Sequence[DashboardPage], visit: PageVisit, dark: str) -> None:
@@ -256,7 +261,7 @@ def choice(label: str, options: Mapping[str, str], value: object, go: Callable[[
     from nicegui import ui
 
     box = ui.select(dict(options), value=value, label=label, multiple=multiple, on_change=lambda event: ui.navigate.to(go(event.value)))
-    box.props("dense outlined options-dense" + (" use-chips" if multiple else "")).style("min-width: min(100%, 150px)")
+    box.props("dense outlined options-dense" + (" use-chips" if multiple else "")).style("min-width: 150px")
 
 
 def named(run: RunRow) -> str:
