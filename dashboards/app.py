@@ -1,45 +1,38 @@
-"""Serves the web dashboard on 127.0.0.1: the read-only pages of dashboards/pages/, without scripts.
+"""Serves the web dashboard on 127.0.0.1: the pages of dashboards/pages/, drawn by NiceGUI, live over one WebSocket per open page.
 
-Each page opens the index read-only and never blocks a run. The module does not import torch.
-Guarantee: only a browser that opened the URL printed by `loam dashboard` gets a page. The URL has a token that is new at each start.
-The server moves the token into a cookie and removes it from the address. A request without token or cookie gets 401. A request for a
-Host name that is not of this machine gets 400 (dashboards/guard.py).
-Limit: cookies are shared by all ports. A server on another port of 127.0.0.1 receives the cookie if the same browser opens it, so run no
-server there that you do not trust.
+Each page opens the index read-only and never blocks a run. The module does not import torch, and NiceGUI only when it serves.
+Guarantee: only a browser that opened the URL printed by `loam dashboard` gets a page or a WebSocket (dashboards/guard.py). The URL has a token that
+is new at each start. The server moves the token into a cookie and removes it from the address. What a visitor does on a page is seen by this
+visitor alone. Everything that a browser loads comes from the installed packages.
+Cost: a second to import NiceGUI; per open page some hundred KB of memory.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from hashlib import sha256
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
-from dashboards.guard import local_only
-from dashboards.page import DashboardPage, PageVisit, all_pages, page_html
+from dashboards.guard import TokenGuard, local_only
+from dashboards.page import SERVED, Served, all_pages, framed
 from stages.record.contract.errors import StageError
 from stages.record.processes import termination_raises
 
 if TYPE_CHECKING:
-    from fastapi import Request, Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from stages.record.contract.declaration import Stage
 
-REFRESH_S = 10
 MAX_HEAD_BYTES = 1 << 16
 """Bytes of a request's head that the server accepts, also in pieces. The longest address of dashboards/pages/trace_page.py has 49 KB."""
-CLOSED = "This page needs the whole URL that `loam dashboard` printed, with its token.\n"
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
+PAGE_LIMIT_S = 60.0
+"""Seconds that a page may take, on a slow disk."""
+STOP_S = 3
+"""Seconds in which open pages are closed when the server is told to stop."""
 
 
 def make_app(home: Path, stages: Mapping[str, Stage], token: str) -> ASGIApp:
@@ -50,57 +43,26 @@ def make_app(home: Path, stages: Mapping[str, Stage], token: str) -> ASGIApp:
         stages: Node -> its stage, in pipeline order.
         token: The secret that a browser must send, in the address or as a cookie.
     """
+    pages, served = _pages_app(), Served(home, stages)
+
+    async def of_home(scope: Scope, receive: Receive, send: Send) -> None:
+        await pages({**scope, SERVED: served} if scope["type"] == "http" else scope, receive, send)
+
+    return local_only(TokenGuard(of_home, token, {page.path for page in all_pages()}))
+
+
+@cache
+def _pages_app() -> ASGIApp:
+    """Returns the application that draws the pages, of any home. NiceGUI has one per process."""
     from fastapi import FastAPI
+    from nicegui import ui
 
     app = FastAPI(title="Loam", docs_url=None, redoc_url=None, openapi_url=None)
     pages = all_pages()
     for page in pages:
-        app.add_route(page.path, _endpoint(page, pages, home, stages))
-
-    @app.middleware("http")
-    async def closed(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        answer = _refused_or_redirected(request, token, {page.path for page in pages}) or await call_next(request)
-        answer.headers.update(HEADERS)
-        return answer
-
-    return local_only(app)
-
-
-def _endpoint(
-    page: DashboardPage, pages: tuple[DashboardPage, ...], home: Path, stages: Mapping[str, Stage]
-) -> Callable[[Request], Response]:
-    """Returns the function that answers the requests for a page. starlette runs it on a thread, so a slow query blocks no other page."""
-    from fastapi.responses import HTMLResponse
-
-    def endpoint(request: Request) -> Response:
-        html, live = page_html(page, pages, PageVisit(home, stages, request.query_params))
-        return HTMLResponse(html, headers={"Refresh": str(REFRESH_S)} if live else {})
-
-    return endpoint
-
-
-def _refused_or_redirected(request: Request, token: str, paths: Collection[str]) -> Response | None:
-    """Returns a redirect that sets the cookie if the address has the token; None if the cookie is valid; 401 otherwise.
-
-    Args:
-        request: The request.
-        token: The secret.
-        paths: Paths of the pages. A redirect from any other path leads to "/".
-    """
-    from fastapi.responses import PlainTextResponse, RedirectResponse
-
-    cookie = f"loam-{sha256(token.encode()).hexdigest()[:12]}"  # all ports share cookies: two dashboards need two cookie names
-    if _equal(request.query_params.get("token", ""), token):
-        rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
-        path = request.url.path if request.url.path in paths else "/"
-        answer = RedirectResponse(f"{path}?{rest}" if rest else path, status_code=303)
-        answer.set_cookie(cookie, token, httponly=True, samesite="strict")
-        return answer
-    return None if _equal(request.cookies.get(cookie, ""), token) else PlainTextResponse(CLOSED, status_code=401)
-
-
-def _equal(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())  # constant time, so that timing reveals nothing
+        ui.page(page.path, title=f"{page.title} · Loam", response_timeout=PAGE_LIMIT_S)(framed(page, pages))
+    ui.run_with(app, title="Loam", dark=None, language="en-US", tailwind=False, gzip_middleware_factory=None, show_welcome_message=False)
+    return app
 
 
 def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable[[str], None]) -> None:
@@ -118,7 +80,10 @@ def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable
     with suppress(KeyboardInterrupt), termination_raises(KeyboardInterrupt), bound(port) as listener:
         listener.listen()  # a browser that opens the URL before the server is up waits and is not refused
         announce(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={token}")
-        config = uvicorn.Config(make_app(home, stages, token), log_level="warning", h11_max_incomplete_event_size=MAX_HEAD_BYTES)
+        config = uvicorn.Config(
+            make_app(home, stages, token), http="h11", ws="websockets-sansio", log_level="warning", access_log=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES, timeout_graceful_shutdown=STOP_S,
+        )  # fmt: skip
         uvicorn.Server(config).run(sockets=[listener])  # after SIGTERM it ends its requests, and then raises the signal again
 
 

@@ -1,32 +1,52 @@
-"""Declares a page of the dashboard, and finds the pages in the folder dashboards/pages/.
+"""Declares a page of the dashboard, finds the pages in the folder dashboards/pages/, and draws what they have in common.
 
-A page is one module of that folder; `PAGE = DashboardPage(...)` is its last statement. The navigation, the check of the token, the headers and the
-message of an error are the same for every page.
-Guarantee: a page only reads. What it shows follows from the home, the declarations of the stages and the parameters of its address.
+A page is one module of that folder; `PAGE = DashboardPage(...)` is its last statement. The navigation, the choice of the run, dark mode, the
+check of the token, the headers and the message of an error are the same for every page.
+Guarantee: a page only reads. What it shows follows from the home, the declarations of the stages and the parameters of its address, so an address
+can be kept and sent. Text of the home reaches the browser as text, never as HTML, as a property or as the name of one: NiceGUI evaluates
+properties whose name begins with a colon, at any depth of a chart. `tag` and `grid` keep to this; pages use no ui.html and no ui.markdown.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from urllib.parse import urlencode
 
 import dashboards.pages
-from stages.record.contract.errors import LoamError, StageError
+from dashboards.style import STYLE
+from stages.questions.lineage import RunRow, run_rows
+from stages.record.contract.errors import LoamError, RecipeError, StageError
 
 if TYPE_CHECKING:
+    from nicegui.element import Element
+
     from stages.record.contract.declaration import Stage
 
-FRAME = """
-<h1>Loam</h1>
-<p class="soft">{{ home }}</p>
-<p>{% for page in pages if page.title %}<a href="{{ page.path }}">{{ page.title }}</a>{% if not loop.last %} · {% endif %}{% endfor %}</p>
-{% if problem %}<p class="bad">{{ problem }}</p>{% else %}
-"""
-END = "\n{% endif %}\n"
+SERVED = "loam.served"
+"""Key of a request's scope: its `Served`."""
+MAX_RUNS = 50
+"""Runs to choose from."""
+DARK = "loam-dark"
+"""Cookie with the visitor's choice of dark mode: 1 or 0. Without it, the system's."""
+Shown = Mapping[str, object]
+"""What a table or a card shows: name -> value."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server shows: the home folder, and node -> its stage, in pipeline order."""
+
+    home: Path
+    stages: Mapping[str, Stage]
 
 
 @dataclass(frozen=True)
@@ -37,22 +57,58 @@ class PageVisit:
         home: The home folder.
         stages: Node -> its stage, in pipeline order.
         parameters: Parameters of the address.
+        path: Path of the page.
+        runs: All runs, newest first.
+        chosen: The run that the parameter `run` names by id, alias or given name; the newest run without it. None if there is no run.
     """
 
     home: Path
     stages: Mapping[str, Stage]
     parameters: Mapping[str, str]
+    path: str
+    runs: Sequence[RunRow]
+    chosen: RunRow | None
 
+    @property
+    def run(self) -> RunRow:
+        """The chosen run.
 
-@dataclass(frozen=True, kw_only=True)
-class PageContent:
-    """What a page shows. A page derives a class of its own with the values that its template reads.
+        Raises:
+            RecipeError: There is no run.
+        """
+        if self.chosen is None:
+            raise RecipeError("No run is recorded yet.", where=str(self.home), do="Start one with `loam run tiny`.")
+        return self.chosen
 
-    Attributes:
-        live: Whether the content changes by itself, so that the browser should load the page again.
-    """
+    def refuse(self, what: str) -> NoReturn:
+        """Says what the chosen run does not have, in place of the page.
 
-    live: bool = False
+        Raises:
+            RecipeError: Always.
+        """
+        raise RecipeError(what, where=self.run["alias"], do="Choose another run above, or wait until this one is so far.")
+
+    def asked(self, name: str, default: str = "") -> str:
+        """Returns a parameter of the address."""
+        return self.parameters.get(name, default)
+
+    def number(self, name: str, default: float, least: float, most: float) -> float:
+        """Returns a parameter that is a number, within its limits; `default` if it is none."""
+        try:
+            return min(most, max(least, float(self.asked(name, str(default)))))
+        except ValueError:
+            return default
+
+    def address(self, path: str = "", /, **changes: object) -> str:
+        """Returns the address of a page of this server.
+
+        Args:
+            path: Its path; empty for this page, which keeps its parameters.
+            changes: Parameters to set; None and "" remove one.
+        """
+        kept = dict(self.parameters) if path in ("", self.path) else {"run": self.asked("run")}
+        given = {name: str(value) for name, value in {**kept, **changes}.items() if value not in (None, "")}
+        return (path or self.path) + (f"?{urlencode(given)}" if given else "")
 
 
 @dataclass(frozen=True)
@@ -60,20 +116,25 @@ class DashboardPage:
     """A page of the dashboard.
 
     Attributes:
-        path: Path of its address, such as "/node".
-        title: Text of its link in the navigation. A page without a title has no link there.
-        template: Jinja2 template of the body. It reads the values of `content`, and has the macros of stages/evaluation/charts/theme.py.
-        content: Function from a visit to what the page shows. A LoamError that it raises is shown instead of the body.
+        path: Path of its address, such as "/data/drops". Pages below another path stand in a second row of the navigation.
+        title: Text of its link in the navigation, and of its heading.
+        show: Function that draws a visit. A LoamError that it raises is shown in its place. It reads the home by `in_thread`.
+        order: Place in the navigation; pages of one place are sorted by path.
     """
 
     path: str
     title: str
-    template: str
-    content: Callable[[PageVisit], PageContent]
+    show: Callable[[PageVisit], Awaitable[None]]
+    order: int = 100
+
+    @property
+    def group(self) -> str:
+        """The path of the page under which it stands."""
+        return "/" + self.path.split("/")[1]
 
 
 def all_pages() -> tuple[DashboardPage, ...]:
-    """Returns the pages that the modules of dashboards/pages/ declare, sorted by path. Modules without `PAGE` are skipped.
+    """Returns the pages that the modules of dashboards/pages/ declare, in the order of the navigation. Modules without `PAGE` are skipped.
 
     Raises:
         StageError: Two pages have one path.
@@ -87,23 +148,200 @@ def all_pages() -> tuple[DashboardPage, ...]:
         if page.path in declared:
             raise StageError(f"Two pages have the path {page.path}.", where=f"dashboards/pages/{name}.py", do="Give each its own path.")
         declared[page.path] = page
-    return tuple(declared[path] for path in sorted(declared))
+    return tuple(sorted(declared.values(), key=lambda page: (page.order, page.path)))
 
 
-def page_html(page: DashboardPage, pages: tuple[DashboardPage, ...], visit: PageVisit) -> tuple[str, bool]:
-    """Returns (a page as HTML, whether the browser should load it again after a while).
+def chosen_run(runs: Sequence[RunRow], name: str) -> RunRow | None:
+    """Returns the run that a name means: id, alias or given name; the newest if it is empty or unknown; None if there is no run."""
+    named = (run for run in runs if name and name in (run["run_id"], run["alias"], *run["name"].split(", ")))
+    return next(named, runs[0] if runs else None)
 
-    Args:
-        page: The page to show.
-        pages: All pages, for the navigation.
-        visit: The request.
-    """
-    from stages.evaluation.charts.theme import render
 
-    content, problem = PageContent(), ""
+async def in_thread(work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+    """Returns the result of a function that reads the home. It runs on a thread, so a slow query blocks no other page."""
+    return await asyncio.to_thread(work, *arguments, **named)
+
+
+def framed(page: DashboardPage, pages: Sequence[DashboardPage]) -> Callable[[], Awaitable[None]]:
+    """Returns the function that draws a page with its frame. pages: all pages, for the navigation."""
+    from nicegui import ui
+
+    async def shown() -> None:
+        request = ui.context.client.request
+        served: Served = request.scope[SERVED]
+        ui.add_head_html(f"<style>{STYLE}</style>")
+        parameters, runs, problem = dict(request.query_params), list[RunRow](), ""
+        try:
+            runs = await in_thread(run_rows, served.home)
+        except LoamError as error:
+            problem = str(error)
+        visit = PageVisit(served.home, served.stages, parameters, page.path, runs, chosen_run(runs, parameters.get("run", "")))
+        _draw_header(page, pages, visit, request.cookies.get(DARK, ""))
+        with tag("section", id="main", tabindex="-1"):
+            if problem:
+                tag("p", problem, "bad")
+                return
+            with shown_problem():
+                await page.show(visit)
+
+    return shown
+
+
+@contextmanager
+def shown_problem() -> Iterator[None]:
+    """Shows a LoamError of the block where the block draws, and a file of the home that is gone or cannot be read."""
     try:
-        content = page.content(visit)
+        yield
     except LoamError as error:
         problem = str(error)
-    html = render(FRAME + page.template + END, "Loam", home=str(visit.home), pages=pages, problem=problem, content=content)
-    return html, content.live
+    except OSError as error:
+        problem = f"A file of the home cannot be read: {error.filename}: {error.strerror}. `loam lineage verify` names what is damaged."
+    else:
+        return
+    tag("p", problem, "bad").props["role"] = "alert"
+
+
+def _draw_header(page: DashboardPage, pages: Sequence[DashboardPage], visit: PageVisit, dark: str) -> None:
+    from nicegui import ui
+
+    tag("a", "Skip to the content", "skip", href="#main")
+    with tag("header", css="top"):
+        tag("b", "Loam").props["title"] = str(visit.home)
+        with tag("nav") as nav:
+            nav.props["aria-label"] = "Pages"
+            for other in pages:
+                if other.path == other.group:
+                    _nav_link(other, visit, other.path == page.group)
+        with tag("div", css="end"):
+            _draw_run_choice(visit)
+            mode = ui.dark_mode({"1": True, "0": False}.get(dark))
+
+            def toggle() -> None:
+                mode.value = not mode.value
+                ui.run_javascript(f"document.cookie = '{DARK}={int(bool(mode.value))}; Path=/; SameSite=Strict; Max-Age=31536000'")
+
+            ui.button(icon="contrast", on_click=toggle).props('flat dense round aria-label="Dark mode"').tooltip("Dark mode")
+    if below := [other for other in pages if other.group == page.group and page.group != "/"][1:]:
+        with tag("nav", css="sub") as sub:
+            sub.props["aria-label"] = "Parts of this page"
+            for other in [one for one in pages if one.path == page.group] + below:
+                _nav_link(other, visit, other.path == page.path)
+
+
+def _nav_link(page: DashboardPage, visit: PageVisit, here: bool) -> None:
+    link = tag(
+        "a",
+        page.title,
+        "here" if here else "",
+        href=visit.address(page.path) if page.path != visit.path else visit.address(page.path, **dict.fromkeys(visit.parameters)),
+    )
+    if here:
+        link.props["aria-current"] = "page"
+
+
+def _draw_run_choice(visit: PageVisit) -> None:
+    """Draws the choice of the run, which loads the page again for another run."""
+    if visit.chosen is None:
+        return
+    listed = {run["run_id"]: named(run) for run in [*visit.runs[:MAX_RUNS], visit.chosen]}
+    others = dict.fromkeys(visit.parameters)
+    choice("Run", listed, visit.chosen["run_id"], lambda run: visit.address(visit.path, **(others | {"run": run})))
+
+
+def choice(label: str, options: Mapping[str, str], value: object, go: Callable[[Any], str], multiple: bool = False) -> None:
+    """Draws a choice that leads to an address.
+
+    Args:
+        label: What is chosen.
+        options: Value -> its text.
+        value: The chosen value; with `multiple`, a list.
+        go: Function from the new value to the address.
+        multiple: Whether several can be chosen.
+    """
+    from nicegui import ui
+
+    box = ui.select(dict(options), value=value, label=label, multiple=multiple, on_change=lambda event: ui.navigate.to(go(event.value)))
+    box.props("dense outlined options-dense" + (" use-chips" if multiple else "")).style("min-width: 150px")
+
+
+def named(run: RunRow) -> str:
+    """Returns what people call a run: its alias, and its given name."""
+    return f"{run['alias']} ({run['name']})" if run["name"] else run["alias"]
+
+
+def tag(name: str, text: str = "", css: str = "", **properties: str) -> Element:
+    """Returns a new HTML or SVG element, drawn at the present place.
+
+    Args:
+        name: Its tag.
+        text: Its text, from anywhere.
+        css: Its classes.
+        properties: Its attributes; _ stands for - in their names. Values may be from anywhere, except that of href.
+    """
+    from nicegui.elements.mixins.text_element import TextElement
+
+    made = TextElement(tag=name, text=text)
+    for key, value in properties.items():
+        made.props[key.replace("_", "-")] = value
+    if css:
+        made.classes(css)
+    return made
+
+
+def grid(rows: Sequence[Shown], links: Mapping[str, Callable[[int], str]] | None = None, here: int = -1) -> None:
+    """Draws a table. Numbers stand right, with thousands separators; the columns are those of the first row.
+
+    Args:
+        rows: The rows, by column.
+        links: Column -> function from the number of a row to the address that its cell leads to; empty for none.
+        here: The row that stands out.
+    """
+    if not rows:
+        return
+    with tag("div", css="wide"), tag("table", css="grid"):
+        with tag("thead"), tag("tr"):
+            for column, value in rows[0].items():
+                tag("th", column, "number" if _is_number(value) else "")
+        with tag("tbody"):
+            for number, row in enumerate(rows):
+                with tag("tr", css="here" if number == here else ""):
+                    for column, value in row.items():
+                        address = links[column](number) if links and column in links else ""
+                        with tag("td", "" if address else as_text(value), "number" if _is_number(value) else ""):
+                            if address:
+                                tag("a", as_text(value), href=address)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_text(value: object) -> str:
+    """Returns a value of a table as text: four digits of a fraction, thousands separators, nothing for None."""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:,}" if _is_number(value) else "" if value is None else str(value)
+
+
+def cards(values: Shown) -> None:
+    """Draws figures beside one another, each with its name below."""
+    with tag("div", css="cards"):
+        for name, value in values.items():
+            with tag("div", css="card"):
+                tag("b", as_text(value))
+                tag("span", name, "soft small")
+
+
+def later(draw: Callable[[], Awaitable[None]], what: str) -> None:
+    """Draws a part of a page after the page has reached the browser, because it takes long. what: what is shown until then."""
+    from nicegui import ui
+
+    with tag("div"):
+        waiting = tag("p", what, "soft")
+
+        async def drawn() -> None:
+            with shown_problem():
+                await draw()
+            waiting.delete()
+
+        ui.timer(0.05, drawn, once=True)

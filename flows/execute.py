@@ -76,6 +76,7 @@ def run_nodes(
     nodes = [step.node for step in steps]
     with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log), placed(nodes, session.expected_s):
         log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
+        log(f"nodes: {', '.join(step.node for step in steps)}", "")
         artifacts, states = dict(ready or {}), Counter[str]()
         running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log)
         running.tell.run("start")

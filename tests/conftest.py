@@ -40,7 +40,7 @@ LONGER_S = {"tiny_home": 1800, "server": 900}
 
 
 SHARED = {
-    "tiny_home": ("tests/flows/test_tiny_pipeline.py", "tests/flows/test_tiny_manifests.py", "tests/flows/test_deployments.py", "tests/dashboards/test_app.py"),
+    "tiny_home": ("tests/flows/test_tiny_pipeline.py", "tests/flows/test_tiny_manifests.py", "tests/flows/test_deployments.py", "tests/dashboards/test_browser.py"),
     "chain": tuple(
         f"tests/stages/test_{name}.py"
         for name in ("blamed_steps", "damage", "dpo", "enough_data", "export", "export_check", "held_out_quotes", "pairs_and_references", "pretrain", "reference",

@@ -1,23 +1,24 @@
-"""The page that says where a text comes from: its longest spans in the texts of a run, and what the run's models wrote.
+"""Where a text comes from: its longest spans in the texts of a run, what the run's models wrote, and the way of a URL.
 
-It shows what `loam trace --text` prints. A text that a model wrote has a link that fills it in.
+It shows what `loam trace --text` and `loam trace --url` print. A text that a model wrote has a link that fills it in.
 Limit: the text is a part of the address, as the other choices of a page are, so it is in the browser's history. MAX_CHARS bounds the address.
 Cost: that of stages/questions/tracing/trace_text.py, per request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from pathlib import Path
 
-from dashboards.data import MAX_RUNS, WrittenText, chosen_run, written_texts
-from dashboards.page import DashboardPage, PageContent, PageVisit
-from stages.questions.lineage import RunRow, run_rows
+from dashboards.documents import artifacts_of, rows_of
+from dashboards.page import DashboardPage, PageVisit, Shown, grid, in_thread, shown_problem, tag
+from dashboards.pages.read_page import draw_verdicts
 from stages.questions.tracing.indexed_texts import texts_of
+from stages.questions.tracing.trace import trace_url
 from stages.questions.tracing.trace_lines import KINDS, became, counted, kinds_named, listed, not_searched_lines
 from stages.questions.tracing.trace_start import Start, start
 from stages.questions.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
-from stages.record.contract.errors import LoamError, RecipeError
+from stages.record.contract.errors import RecipeError
+from stages.record.index.database import Row
 
 MAX_CHARS = 4096
 """Characters of a text. In an address a character takes up to 12 bytes, and the server accepts a head of 64 KiB (dashboards/app.py)."""
@@ -25,163 +26,119 @@ MAX_WORDS = 1000
 """Largest value of the shortest span."""
 MAX_SPANS = 100
 """Spans that the page shows. A text that repeats itself can have as many as words."""
-TEMPLATE = """
-{% set chosen = content.chosen %}
-<h2 id="text">Where does this text come from?</h2>
-{% if not chosen %}<p>No run is recorded yet. Start one with <code>loam run tiny</code>.</p>{% else %}
-<form action="/trace" method="get">
-<p><label>Texts of the run <select name="run">{% for run in content.runs %}<option value="{{ run.run_id }}"
-{%- if run.run_id == chosen.run_id %} selected{% endif %}>{{ run.alias }}{% if run.name %} ({{ run.name }}){% endif %}</option>{% endfor %}</select></label></p>
-<p><textarea name="text" rows="8" maxlength="{{ content.most_chars }}" aria-label="Text" style="width: 100%">
-{{ content.text }}</textarea></p>
-<p><label>Shortest span (words; in Chinese, Japanese and Thai, characters)
-<input type="number" name="min_words" min="1" max="{{ content.most_words }}" value="{{ content.min_words }}"></label>
-<button>Find</button> <span class="soft">Up to {{ content.most_chars }} characters.</span></p>
-</form>
-{% if content.problem %}<p class="bad">{{ content.problem }}</p>{% endif %}
-{% if content.origin %}<h2 id="spans">Spans</h2>
-{% for line in content.not_searched %}<p class="bad">{{ line }}</p>{% endfor %}
-<p class="soft">The longest spans that are verbatim in the {{ content.searched }} that {{ content.origin.alias }} was made from. Spans can
-overlap. Trainings after {{ content.origin.alias }} do not count. The steps of a conversation or pair are those that trained any part of it.</p>
-{% for span in content.spans %}<h3>{{ "{:,}".format(span.words) }} words, {{ content.counted(span) }}</h3>
-<pre>
-{{ span.text }}</pre>
-<div class="wide"><table><thead><tr><th>kind</th><th>doc_id</th><th>URL, or source and role</th><th>sequences</th><th>became</th></tr></thead><tbody>
-{% for one in span.documents %}<tr><td>{{ content.kind(one) }}</td><td>{{ one.doc_id }}</td><td>{{ content.origin_of(one) }}</td><td>{{ content.sequences(one) }}</td>
-<td>{{ content.became(one) }}</td></tr>{% endfor %}</tbody></table></div>
-{% else %}<p>No {{ content.min_words }} words of it in a row are in the {{ content.searched }} that {{ content.origin.alias }} was made from.</p>{% endfor %}
-{% if content.left_out %}<p>{{ "{:,}".format(content.left_out) }} more spans are not shown; {{ content.more }}.</p>{% endif %}{% endif %}
-{% if content.written %}<h2 id="samples">What the models of {{ chosen.alias }} wrote</h2>
-<div class="wide"><table><thead><tr><th>node</th><th class="number">step</th><th>prompt</th><th>text</th><th></th></tr></thead><tbody>
-{% for one in content.written %}<tr><td>{{ one.node }}</td><td class="number">{{ one.step }}</td><td>{{ one.prompt }}</td><td>{{ one.text }}</td>
-<td><a href="/trace?run={{ chosen.run_id|urlencode }}&amp;checkpoint={{ one.artifact|urlencode }}&amp;min_words={{ content.min_words }}
-{#- #}&amp;text={{ one.text[:content.most_chars]|urlencode }}">where from?
-{%- if one.text|length > content.most_chars %} (first {{ "{:,}".format(content.most_chars) }} characters){% endif %}</a></td></tr>
-{% endfor %}</tbody></table></div>{% endif %}
-{% endif %}
-"""
+MAX_TEXTS = 100
+"""Texts of models that the page lists."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TraceContent(PageContent):
-    """The values of the page.
-
-    Attributes:
-        runs: The runs to choose from.
-        chosen: The run that is asked; None if there is no run.
-        checkpoint: Name of the artifact that the answer starts from; if it is empty, that is the last model of the run.
-        text: The text that is looked for, with one character per line break.
-        min_words: The shortest span, in words.
-        problem: Why there is no answer; empty if there is one, or no text.
-        origin: What the answer starts from; None without an answer.
-        searched: The kinds of texts that were searched, as part of a sentence.
-        not_searched: A sentence for each kind that was not, with the reason.
-        spans: The first spans of the answer.
-        left_out: Number of the other spans.
-        written: What the models of the run wrote.
-        most_chars: Limit of the text, in characters.
-        most_words: Limit of min_words.
-        more: What names all that the page leaves out.
-    """
-
-    runs: Sequence[RunRow] = ()
-    chosen: RunRow | None = None
-    checkpoint: str = ""
-    text: str = ""
-    min_words: int = MIN_WORDS
-    problem: str = ""
-    origin: Start | None = None
-    searched: str = ""
-    not_searched: Sequence[str] = ()
-    spans: Sequence[TextSpan] = ()
-    left_out: int = 0
-    written: Sequence[WrittenText] = ()
-    most_chars: int = MAX_CHARS
-    most_words: int = MAX_WORDS
-    more: str = ""
-
-    def counted(self, span: TextSpan) -> str:
-        """Returns how often a span occurs, as `loam trace` says it."""
-        return counted(span)
-
-    def kind(self, document: SpanDocument) -> str:
-        """Returns "document", "conversation" or "preference pair"."""
-        return KINDS[document.kind]
-
-    def origin_of(self, document: SpanDocument) -> str:
-        """Returns the URL, or source and role; empty for a document without a URL."""
-        return document.url or ", ".join(part for part in (document.source, document.role) if part)
-
-    def became(self, document: SpanDocument) -> str:
-        """Returns what became of a span in a document, conversation or pair, as `loam trace` says it."""
-        return became(document, self.more)
-
-    def sequences(self, document: SpanDocument) -> str:
-        """Returns the training sequences of a span in a document, conversation or pair, with the node that numbers them; empty if none."""
-        return f"{document.sequences_of} {listed(document.sequences, self.more)}" if document.sequences else ""
+def written_texts(home: Path, run_id: str) -> list[Row]:
+    """Returns texts that the models of a run wrote, in training and in evaluation: node, step (None in evaluation), prompt, text, artifact."""
+    found = []
+    for node, artifact in artifacts_of(home, run_id).items():
+        for row in rows_of(home, artifact, "text_samples", "step, prompt, text", f"ORDER BY step DESC, prompt LIMIT {MAX_TEXTS}"):
+            found.append({"node": node, **row, "artifact": artifact})
+        for row in rows_of(home, artifact, "generations", "prompt, text", f"ORDER BY prompt LIMIT {MAX_TEXTS}"):
+            found.append({"node": node, "step": None, **row, "artifact": ""})
+    return found[:MAX_TEXTS]
 
 
-def content(visit: PageVisit) -> TraceContent:
-    """Returns the answer for the parameters `run` (the newest run if it is empty or unknown), `checkpoint`, `text` and `min_words`."""
-    runs = run_rows(visit.home)
-    if not runs:
-        return TraceContent()
-    chosen = chosen_run(runs, visit.parameters.get("run", ""))
-    asked = TraceContent(
-        runs=runs[:MAX_RUNS] if chosen in runs[:MAX_RUNS] else [*runs[:MAX_RUNS], chosen],
-        chosen=chosen,
-        checkpoint=visit.parameters.get("checkpoint", ""),
-        text=visit.parameters.get("text", "").replace("\r\n", "\n"),  # a browser sends every line break of a form as two characters
-        written=written_texts(visit.home, chosen["run_id"]),
-    )
-    try:
-        return _answered(visit, chosen, replace(asked, min_words=_min_words(visit.parameters.get("min_words", ""))))
-    except LoamError as error:  # the form and the texts stay on the page
-        return replace(asked, problem=str(error))
+def span_rows(span: TextSpan, more: str) -> list[Shown]:
+    """Returns the rows of the texts that hold a span. more: what names all that a row leaves out."""
+    return [
+        {"kind": KINDS[one.kind], "URL, or source and role": _origin(one), "sequences": f"{one.sequences_of} {listed(one.sequences, more)}" if one.sequences else "",
+         "became": became(one, more)} for one in span.documents
+    ]  # fmt: skip
 
 
-def _answered(visit: PageVisit, run: RunRow, asked: TraceContent) -> TraceContent:
-    """Returns the content with the spans of its text; without a text, as it is.
+def _origin(one: SpanDocument) -> str:
+    return one.url or ", ".join(part for part in (one.source, one.role) if part) or one.doc_id
 
-    Args:
-        visit: The request.
-        run: The run.
-        asked: What is asked.
+
+async def show(visit: PageVisit) -> None:
+    """Draws the form, the answer, and the texts of the chosen run's models."""
+    from nicegui import ui
+
+    run, text = visit.run, visit.asked("text")
+    tag("h1", "Where does this text come from?")
+    box = ui.textarea("Text", value=text).props(f"outlined maxlength={MAX_CHARS} counter rows=6").style("width: 100%")
+    with tag("div", css="bar"):
+        words = (
+            ui.number(
+                "Shortest span, in words", value=visit.number("min_words", MIN_WORDS, 1, MAX_WORDS), min=1, max=MAX_WORDS, format="%d"
+            )
+            .props("dense outlined")
+            .style("width: 190px")
+        )
+        ui.button(
+            "Find", on_click=lambda: ui.navigate.to(visit.address(text=str(box.value)[:MAX_CHARS], min_words=int(words.value or MIN_WORDS)))
+        ).props("no-caps")
+        url = (
+            ui.input("or a URL (% at its end: a prefix)", value=visit.asked("url"))
+            .props("dense outlined")
+            .style("min-width: min(100%, 330px)")
+        )
+        url.on(
+            "keydown.enter",
+            lambda: ui.navigate.to(
+                visit.address("/trace", **(dict.fromkeys(visit.parameters) | {"run": visit.asked("run"), "url": str(url.value)[:2000]}))
+            ),
+        )
+    with shown_problem():
+        if visit.asked("url"):
+            of = await in_thread(start, visit.home, run["run_id"])
+            for one in await in_thread(trace_url, visit.home, of, visit.asked("url")):
+                tag("h2", one.url or one.doc_id)
+                tag("a", "read it", href=visit.address("/data/read", doc=one.doc_id))
+                draw_verdicts(visit, one)
+        else:
+            await _draw_spans(visit, text, int(words.value))
+    written = await in_thread(written_texts, visit.home, run["run_id"])
+    if written:
+        tag("h2", f"What the models of {run['alias']} wrote")
+        grid([{"node": row["node"], "step": row["step"], "prompt": row["prompt"], "text": row["text"], "": "where from?" if row["text"] else ""} for row in written],
+             {"": lambda n: visit.address(url="", text=written[n]["text"][:MAX_CHARS], checkpoint=written[n]["artifact"]) if written[n]["text"] else ""})  # fmt: skip
+
+
+async def _draw_spans(visit: PageVisit, text: str, min_words: int) -> None:
+    """Draws the spans of a text.
 
     Raises:
         RecipeError: The text is too long, there is no such checkpoint, or no kind of texts has an index, also if there is no text yet.
     """
-    of = start(visit.home, run["run_id"], asked.checkpoint, tuned=True)
-    command = "loam trace --text TEXT " + (f"--checkpoint {of.alias}" if asked.checkpoint else f"--run {run['alias']}")
-    if len(asked.text) > MAX_CHARS:
-        what = f"The text has {len(asked.text):,} characters; this page takes at most {MAX_CHARS:,}."
+    checkpoint = visit.asked("checkpoint")
+    of: Start = await in_thread(start, visit.home, visit.run["run_id"], checkpoint, tuned=True)
+    command = "loam trace --text TEXT " + (f"--checkpoint {of.alias}" if checkpoint else f"--run {visit.run['alias']}")
+    if len(text) > MAX_CHARS:
+        what = f"The text has {len(text):,} characters; this page takes at most {MAX_CHARS:,}."
         raise RecipeError(what, do=f"Give a shorter part of it, or use `{command}`.")
-    if not asked.text.strip():
-        texts_of(visit.home, of)  # refuses what a text could not be searched in
-        return asked
-    found = trace_text(visit.home, of, asked.text, asked.min_words)
-    return replace(
-        asked,
-        origin=of,
-        searched=kinds_named(found),
-        not_searched=not_searched_lines(found),
-        spans=found.spans[:MAX_SPANS],
-        left_out=max(0, len(found.spans) - MAX_SPANS),
-        more=f"`{command} --json` names all",
+    if not text.strip():
+        await in_thread(texts_of, visit.home, of)  # refuses what a text could not be searched in
+        return
+    found = await in_thread(trace_text, visit.home, of, text, min_words)
+    more = f"`{command} --json` names all"
+    tag("h2", "Spans")
+    for line in not_searched_lines(found):
+        tag("p", line, "bad")
+    tag("p", f"The longest spans that are verbatim in the {kinds_named(found)} that {of.alias} was made from. Spans can overlap. Trainings after {of.alias} do "
+        "not count. The steps of a conversation or pair are those that trained any part of it.", "soft")  # fmt: skip
+    if not found.spans:
+        tag("p", f"No {min_words} words of it in a row are in the {kinds_named(found)} that {of.alias} was made from.")
+    for span in found.spans[:MAX_SPANS]:
+        _draw_span(visit, span, more)
+    if len(found.spans) > MAX_SPANS:
+        tag("p", f"{len(found.spans) - MAX_SPANS:,} more spans are not shown; {more}.")
+
+
+def _draw_span(visit: PageVisit, span: TextSpan, more: str) -> None:
+    tag("h3", f"{span.words:,} words, {counted(span)}")
+    tag("pre", span.text)
+    grid(
+        span_rows(span, more),
+        {
+            "URL, or source and role": lambda n: (
+                visit.address("/data/read", doc=span.documents[n].doc_id, text="") if span.documents[n].url else ""
+            )
+        },
     )
 
 
-def _min_words(given: str) -> int:
-    """Returns the parameter `min_words` as a number; the default if it is empty.
-
-    Raises:
-        RecipeError: It is not a number from 1 to MAX_WORDS.
-    """
-    if not given:
-        return MIN_WORDS
-    if not (given.isascii() and given.isdigit() and len(given) <= len(str(MAX_WORDS)) and 1 <= int(given) <= MAX_WORDS):
-        raise RecipeError("The shortest span is not a number of words.", where="min_words", do=f"Give a number from 1 to {MAX_WORDS}.")
-    return int(given)
-
-
-PAGE = DashboardPage("/trace", "Where does this text come from?", TEMPLATE, content)
+PAGE = DashboardPage("/trace", "Trace", show, order=50)

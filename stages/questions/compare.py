@@ -245,7 +245,7 @@ def _scored_alone(both: Sequence[tuple[str, Artifact, Artifact]]) -> list[str]:
         " ".join(part for part in (node.partition("@")[2], task, metric) if part)
         for node, a, b in both
         if a.manifest["kind"] == "scores" == b.manifest["kind"]
-        for task, metric in sorted(_main_scores(a).keys() - _main_scores(b).keys())
+        for task, metric in sorted(main_scores(a).keys() - main_scores(b).keys())
     ]
 
 
@@ -255,15 +255,15 @@ def _scores(both: Sequence[tuple[str, Artifact, Artifact]]) -> list[ScoreDiffere
     for node, a, b in both:
         if a.manifest["kind"] != "scores" or b.manifest["kind"] != "scores":
             continue
-        ours, theirs = _main_scores(a), _main_scores(b)
-        items_a, items_b = _item_values(a), _item_values(b)
+        ours, theirs = main_scores(a), main_scores(b)
+        items_a, items_b = item_values(a), item_values(b)
         for task, metric in (name for name in ours if name in theirs):
             before, after = ours[task, metric], theirs[task, metric]
             row: ScoreDifference = {
                 "model": node.partition("@")[2], "task": task, "metric": metric, "a": before, "b": after, "difference": after - before,
                 "p": None, "shown": "",
             }  # fmt: skip
-            measured.append((row, _tested(task, metric, items_a, items_b, b.manifest["seed"])))
+            measured.append((row, tested(task, metric, items_a, items_b, b.manifest["seed"])))
     if not measured:
         return []
     from stages.evaluation.statistics.verdicts import VerdictOutcome, holm
@@ -279,7 +279,7 @@ def _scores(both: Sequence[tuple[str, Artifact, Artifact]]) -> list[ScoreDiffere
     ]
 
 
-def _tested(task: str, metric: str, a: ItemValues, b: ItemValues, seed: int) -> Verdict:
+def tested(task: str, metric: str, a: ItemValues, b: ItemValues, seed: int) -> Verdict:
     """Returns the verdict on whether b is better than a, paired over the items. A positive difference of the verdict speaks for b."""
     import numpy as np
 
@@ -302,13 +302,14 @@ def _tested(task: str, metric: str, a: ItemValues, b: ItemValues, seed: int) -> 
     return verdicts.sign_flip_test(claim, metric, gains, np.array([sizes[item] for item in items]), seed)
 
 
-def _main_scores(artifact: Artifact) -> dict[tuple[str, str], float]:
+def main_scores(artifact: Artifact) -> dict[tuple[str, str], float]:
     """Returns (task, metric) -> value of the main metric of every task."""
     entries = json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
     return {(entry["task"], entry["metric"]): entry["value"] for entry in entries if entry["primary"]}
 
 
-def _item_values(artifact: Artifact) -> ItemValues:
+def item_values(artifact: Artifact) -> ItemValues:
+    """Returns the values of the single items of an artifact of evaluate."""
     from stages.record.tables.parquet import read_rows
 
     values: dict[tuple[str, str], dict[str, float]] = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from dashboards.data import artifact_lines
+from dashboards.documents import artifacts_of
 from flows.cli import main
 from flows.opened_recipe import default_home
 from stages.questions import lineage as ask
@@ -49,7 +49,7 @@ def answers(home: Path) -> list[object]:
         affected(home, f"{SITE}/%").artifacts,
         database.select(home, sql, QueryLimits()),
         counts(home),
-        artifact_lines(home, ask.run_rows(home)[0]["run_id"]),
+        artifacts_of(home, ask.run_rows(home)[0]["run_id"]),
     ]
 
 

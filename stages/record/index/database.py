@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 
 QueryFunction = Callable[..., Table]
+Row = dict[str, Any]
+"""A row of a query: column -> value."""
 Answer = TypeVar("Answer")
 FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
@@ -80,7 +82,7 @@ def query(home: Path, sql: str, parameters: Sequence[Any] = ()) -> Table:
     return with_connection(home, lambda query: query(sql, parameters))
 
 
-def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[dict[str, Any]], bool]:
+def select(home: Path, sql: str, limits: sql_guard.QueryLimits) -> tuple[list[Row], bool]:
     """Returns (the rows of a user's SELECT, whether there are more rows than the limit).
 
     SQL that is wrong or is not one SELECT is a RecipeError (see sql_guard.py). A query that takes too long or too much memory is a
@@ -112,12 +114,12 @@ def with_connection(home: Path, questions: Callable[[QueryFunction], Answer], li
         rebuilt = True
 
 
-def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+def records(home: Path, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
     """Returns the rows of a query as dicts."""
     return _as_dicts(query(home, sql, parameters))
 
 
-def _as_dicts(table: Table) -> list[dict[str, Any]]:
+def _as_dicts(table: Table) -> list[Row]:
     """Returns the rows of a table as dicts."""
     columns, rows = table
     return [dict(zip(columns, row, strict=True)) for row in rows]

@@ -1,0 +1,124 @@
+"""Benchmark items in the training data: what decontaminate cut, and what contamination still found, each passage beside its item.
+
+Cost: one query of each side table, and the texts of the shown documents.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dashboards.documents import artifacts_of, rows_of
+from dashboards.page import DashboardPage, PageVisit, grid, in_thread, named, tag
+from stages.record.index.database import Row
+
+MAX_SHOWN = 12
+AROUND = 120
+"""Characters of a document before and after a passage."""
+
+
+def cut_passages(home: Path, artifact: str, source: str, offset: int) -> list[Row]:
+    """Returns passages that decontaminate found: task, item_id, url, doc_id, and the text before, of and after the match.
+
+    Args:
+        home: The home folder.
+        artifact: The artifact of decontaminate.
+        source: The artifact whose documents it read.
+        offset: How many passages are before.
+    """
+    columns = 'task, item_id, url, doc_id::VARCHAR AS doc_id, words, start, "end" AS stop, round'
+    found = rows_of(home, artifact, "hits", columns, f"ORDER BY length(words) DESC, doc_id, start LIMIT {MAX_SHOWN} OFFSET {offset:d}")
+    ids = sorted({row["doc_id"] for row in found})
+    texts = {
+        row["doc_id"]: row["text"]
+        for row in rows_of(
+            home, source, "documents", "doc_id::VARCHAR AS doc_id, text", "AND list_contains(?::VARCHAR[], doc_id::VARCHAR)", [ids]
+        )
+    }
+    for row in found:
+        text = texts.get(row["doc_id"], "") if row["round"] == 1 else ""  # later rounds count in a text that was cut already
+        low, high = row["start"], row["stop"]
+        row |= {"before": text[max(0, low - AROUND) : low], "match": text[low:high] or row["words"], "after": text[high : high + AROUND]}
+    return found
+
+
+def items_of(home: Path, benchmarks: str, ids: list[str]) -> dict[tuple[str, str], str]:
+    """Returns (task, item_id) -> the question and the answer of benchmark items. benchmarks: the artifact."""
+    columns = "task, item_id, context, question, answer, choices, gold"
+    found = rows_of(home, benchmarks, "benchmark_items", columns, "AND list_contains(?::VARCHAR[], item_id)", [ids])
+    return {(row["task"], row["item_id"]): "\n".join(filter(None, (row["question"] or row["context"], _right(row)))) for row in found}
+
+
+def _right(item: Row) -> str:
+    """Returns the right answer of an item."""
+    choices, gold = item["choices"] or [], item["gold"]
+    return str(item["answer"] or (choices[gold] if gold is not None and 0 <= gold < len(choices) else ""))
+
+
+def flags(home: Path, artifact: str) -> list[Row]:
+    """Returns what contamination found in what the models were trained on."""
+    return rows_of(
+        home,
+        artifact,
+        "contamination_flags",
+        'task, item_id, "where", doc_id::VARCHAR AS doc_id, url, words, overlap_frac',
+        "ORDER BY overlap_frac DESC, item_id LIMIT 100",
+    )
+
+
+async def show(visit: PageVisit) -> None:
+    """Draws the passages of the chosen run."""
+    made = await in_thread(artifacts_of, visit.home, visit.run["run_id"])
+    tag("h1", f"Benchmark items in the data of {named(visit.run)}")
+    if "decontaminate" not in made and "contamination" not in made:
+        visit.refuse("This run did not search for benchmark items.")
+    left = await in_thread(flags, visit.home, made["contamination"]) if "contamination" in made else []
+    if "contamination" in made:
+        tag("h2", "Left in the training data")
+        tag("p", f"{len(left)} places." if left else "None: no item is in what the models were trained on.", "bad" if left else "good")
+        grid(
+            [
+                {
+                    "task": row["task"],
+                    "item": row["item_id"],
+                    "in": row["where"],
+                    "record": row["url"] or row["doc_id"],
+                    "words": row["words"],
+                    "share": row["overlap_frac"],
+                }
+                for row in left
+            ]
+        )
+        searches = await in_thread(
+            rows_of, visit.home, made["contamination"], "contamination_searches", "task, items, flagged, too_short", "ORDER BY task"
+        )
+        grid(searches)
+    if "decontaminate" in made:
+        await _draw_cut(visit, made)
+
+
+async def _draw_cut(visit: PageVisit, made: dict[str, str]) -> None:
+    offset = int(visit.number("offset", 0, 0, 1e9))
+    tag("h2", "Found by decontaminate, the longest first")
+    found = await in_thread(cut_passages, visit.home, made["decontaminate"], made.get("dedup", ""), offset)
+    items = await in_thread(items_of, visit.home, made.get("benchmarks", ""), sorted({row["item_id"] for row in found}))
+    if not found:
+        tag("p", "Nothing (more).", "soft")
+    for row in found:
+        with tag("div", css="two"):
+            with tag("div"):
+                tag("a", row["url"] or row["doc_id"], "small", href=visit.address("/data/read", doc=row["doc_id"]))
+                with tag("pre"):
+                    tag("span", row["before"])
+                    tag("mark", row["match"])
+                    tag("span", row["after"])
+            with tag("div"):
+                tag("span", f"{row['task']} {row['item_id']}", "soft small")
+                tag("pre", items.get((row["task"], row["item_id"]), "The item is not in this home."))
+    with tag("p"):
+        if offset:
+            tag("a", "← before  ", href=visit.address(offset=max(0, offset - MAX_SHOWN)))
+        if len(found) == MAX_SHOWN:
+            tag("a", "more →", href=visit.address(offset=offset + MAX_SHOWN))
+
+
+PAGE = DashboardPage("/data/contamination", "Contamination", show, order=24)

@@ -1,0 +1,131 @@
+"""What a stage dropped, by reason: its documents, with the value that decided and the threshold, and the text where an earlier stage has it.
+
+Cost: one query of the decisions of one artifact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dashboards.charts import bar_options, draw
+from dashboards.documents import artifacts_of, documents_nodes, rows_of
+from dashboards.page import DashboardPage, PageVisit, Shown, as_text, choice, grid, in_thread, named, tag
+from stages.questions.tracing.decision import Decision, RecordedConfig
+from stages.questions.tracing.rule_thresholds import boilerplate_measured, extract_measured, filter_measured
+from stages.record.index import database
+
+PER_PAGE = 40
+MEASURED = {"extract": extract_measured, "boilerplate": boilerplate_measured, "filter": filter_measured}
+"""Node -> what its rules compared."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A dropped document.
+
+    Attributes:
+        doc_id: The document.
+        url: Its URL.
+        value: The value that decided, as text.
+        threshold: What it was compared with, as text, and the setting.
+    """
+
+    doc_id: str
+    url: str
+    value: str
+    threshold: str
+
+
+def reasons(home: Path, made: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Returns node -> reason -> documents that it dropped, the most frequent first. made: node -> artifact."""
+    sql = (
+        "SELECT node, reason, rows FROM record_count WHERE entry = 'dropped' AND rows > 0 AND list_contains(?::VARCHAR[], artifact_id) ORDER BY rows DESC, reason"
+    )  # fmt: skip
+    found: dict[str, dict[str, int]] = {}
+    for node, reason, rows in database.query(home, sql, [list(made.values())])[1]:
+        found.setdefault(node, {})[reason] = rows
+    return found
+
+
+def drops(home: Path, artifact: str, reason: str, offset: int) -> list[Drop]:
+    """Returns the documents that an artifact dropped for a reason, those nearest to the threshold first, from a place on.
+
+    Args:
+        home: The home folder.
+        artifact: The artifact.
+        reason: The reason.
+        offset: How many of them are before.
+    """
+    config = RecordedConfig(json.loads(database.query(home, "SELECT config FROM artifact WHERE artifact_id = ?", [artifact])[1][0][0]))
+    more = f"AND verdict = 'dropped' AND reason = ? ORDER BY url, doc_id LIMIT {PER_PAGE} OFFSET {offset:d}"
+    rows = rows_of(home, artifact, "decisions", "*", more, [reason])
+    kept = _kept_copies(home, artifact, rows)
+    return [_drop(Decision.of_row(list(row), list(row.values())), config, kept) for row in rows]
+
+
+def _kept_copies(home: Path, artifact: str, rows: Sequence[Shown]) -> dict[str, str]:
+    """Returns doc_id -> URL of the copies that dedup kept in place of some documents."""
+    wanted = [str(row["kept_doc_id"]) for row in rows if row.get("kept_doc_id")]
+    found = (
+        rows_of(home, artifact, "decisions", "doc_id::VARCHAR AS doc_id, url", "AND list_contains(?::VARCHAR[], doc_id::VARCHAR)", [wanted])
+        if wanted
+        else []
+    )
+    return {row["doc_id"]: row["url"] or row["doc_id"] for row in found}
+
+
+def _drop(decision: Decision, config: RecordedConfig, kept: Mapping[str, str]) -> Drop:
+    compared = [one for one in MEASURED[decision.node](decision, config) if one.relation] if decision.node in MEASURED else []
+    value = "; ".join(f"{one.signal} {as_text(one.value)}" for one in compared)
+    threshold = "; ".join(f"{one.relation} {as_text(one.threshold)} ({one.setting})" for one in compared)
+    if copy := decision.columns.get("kept_doc_id"):
+        similarity = decision.columns.get("jaccard")
+        value = f"similarity {similarity:.3f}" if similarity else "the same text"
+        threshold = f"copy of {kept.get(str(copy), copy)}"
+    return Drop(decision.doc_id, decision.url or "", value, threshold)
+
+
+async def show(visit: PageVisit) -> None:
+    """Draws the reasons of the chosen run, and the documents of the chosen reason."""
+    from nicegui import ui
+
+    made = await in_thread(artifacts_of, visit.home, visit.run["run_id"])
+    nodes = documents_nodes(visit, made)
+    found = await in_thread(reasons, visit.home, {node: made[node] for node in nodes})
+    tag("h1", f"Dropped in {named(visit.run)}")
+    if not found:
+        visit.refuse("No stage of this run dropped a document.")
+    node = visit.asked("node") if visit.asked("node") in found else "filter" if "filter" in found else next(iter(found))
+    reason = visit.asked("reason") if visit.asked("reason") in found[node] else next(iter(found[node]))
+    with tag("div", css="bar"):
+        for other in [one for one in nodes if one in found]:
+            link = tag("a", f"{other} ({sum(found[other].values()):,})", href=visit.address(node=other, reason="", offset=""))
+            if other == node:
+                link.style("font-weight: 600")
+                link.props["aria-current"] = "true"
+    with tag("div", css="two"):
+        draw(bar_options(f"Reasons of {node}: click one", found[node], "documents"), height_px=60 + 24 * max(3, len(found[node])),
+             on_click=lambda args: ui.navigate.to(visit.address(node=node, reason=args["name"], offset="")))  # fmt: skip
+        with tag("div"):
+            texts = {name: f"{name} ({count:,})" for name, count in found[node].items()}
+            choice("Reason", texts, reason, lambda chosen: visit.address(node=node, reason=chosen, offset=""))
+            if node == "filter":
+                tag("a", "What would another threshold keep?", href=visit.address("/data/thresholds"))
+    offset = int(visit.number("offset", 0, 0, 1e9))
+    rows = await in_thread(drops, visit.home, made[node], reason, offset)
+    tag("h2", f"{reason}: {found[node][reason]:,} documents")
+    readable = node != "extract"  # what extract dropped has no text in any artifact
+    grid([{"document": one.url or one.doc_id, "value": one.value, "threshold": one.threshold} for one in rows],
+         {"document": lambda n: visit.address("/data/read", doc=rows[n].doc_id) if readable else ""})  # fmt: skip
+    with tag("p"):
+        if offset:
+            tag("a", "← before", href=visit.address(offset=max(0, offset - PER_PAGE)))
+        tag("span", f"  {offset + 1:,} to {offset + len(rows):,}  ", "soft")
+        if offset + len(rows) < found[node][reason]:
+            tag("a", "more →", href=visit.address(offset=offset + PER_PAGE))
+
+
+PAGE = DashboardPage("/data/drops", "Drops", show, order=22)

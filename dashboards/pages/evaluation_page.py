@@ -1,0 +1,213 @@
+"""The scores of a run's models by task, with errors and paired tests between models, held-out text by source, and every item with what was asked.
+
+Guarantee: a difference is called one only by a paired test on the same items, corrected over all that are shown (stages/questions/compare.py).
+Cost: the items of three models, and the tests: a second for some thousand items.
+Limit: an item is shown as its text is worded; where a model was asked through the chat template, the page says so and shows it as a message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from pathlib import Path
+
+from dashboards.documents import artifacts_of, rows_of
+from dashboards.page import DashboardPage, PageVisit, Shown, choice, grid, in_thread, later, named, tag
+from stages.questions.compare import item_values, main_scores, tested
+from stages.record.index import database
+from stages.record.index.database import Row
+from stages.record.store import manifest
+
+PER_PAGE = 20
+SUBSETS = ("full", "clean", "flagged")
+
+
+def scored(visit: PageVisit, made: Mapping[str, str]) -> dict[str, str]:
+    """Returns model -> its artifact of scores, in pipeline order. made: node -> artifact."""
+    return {node.partition("@")[2]: made[node] for node, stage in visit.stages.items() if stage.output == "scores" and node in made}
+
+
+def score_rows(home: Path, models: Mapping[str, str]) -> list[Shown]:
+    """Returns a row per task and metric: the score of each model with its standard error; the main metric of a task first."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    order: dict[tuple[str, str], tuple[bool, str, str]] = {}
+    for model, artifact in models.items():
+        for one in json.loads((home / "artifacts" / artifact / "scores.json").read_text(encoding="utf-8")):
+            key = (one["task"], one["metric"])
+            order[key] = (not one["primary"], *key)
+            error = f" ± {one['stderr']:.3f}" if one["stderr"] is not None else ""
+            found.setdefault(key, {})[model] = f"{one['value']:.3f}{error}" + (
+                f" (chance {one['chance']:.2f})" if one.get("chance") and one["primary"] else ""
+            )
+    return [
+        {"task": key[0], "metric": key[1], **{model: found[key].get(model, "") for model in models}}
+        for key in sorted(found, key=lambda key: order[key])
+    ]
+
+
+@lru_cache(maxsize=64)  # artifacts never change
+def differences(home: Path, scores_of: tuple[tuple[str, str], ...]) -> list[Shown]:
+    """Returns a row per main score and pair of models: the difference, the corrected p value, and what it shows. scores_of: (model, artifact)."""
+    from stages.evaluation.statistics.verdicts import VerdictOutcome, holm
+
+    models = dict(scores_of)
+    artifacts = {model: manifest.read_artifact(home / "artifacts" / one) for model, one in models.items()}
+    scores = {model: main_scores(one) for model, one in artifacts.items()}
+    items = {model: item_values(one) for model, one in artifacts.items()}
+    rows, verdicts = [], []
+    for a, b in combinations(models, 2):
+        for task, metric in scores[a]:
+            if (task, metric) in scores[b]:
+                rows.append((a, b, task, metric, scores[b][task, metric] - scores[a][task, metric]))
+                verdicts.append(tested(task, metric, items[a], items[b], artifacts[b].manifest["seed"]))
+    words = {
+        VerdictOutcome.REACHED: "{b} is better",
+        VerdictOutcome.OPPOSITE: "{a} is better",
+        VerdictOutcome.NOT_SHOWN: "no difference is shown",
+    }
+    return [
+        {"models": f"{a} → {b}", "task": task, "metric": metric, "difference": difference, "p (corrected)": one.p_adjusted,
+         "test": one.test or one.note, "shown": words[one.outcome].format(a=a, b=b)}
+        for (a, b, task, metric, difference), one in zip(rows, holm(verdicts), strict=True)
+    ]  # fmt: skip
+
+
+def subset_rows(home: Path, contamination: str) -> list[Shown]:
+    """Returns the scores on all items, on those that are in no training data, and on those that are. contamination: the artifact."""
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in json.loads((home / "artifacts" / contamination / "scores.json").read_text(encoding="utf-8")):
+        text = f"{one['value']:.3f} (n {one['n']:,})" if one["value"] is not None else "no item"
+        found.setdefault((one["model"], one["task"], one["metric"]), {})[one["subset"]] = text
+    return [
+        {"model": m.partition("@")[2] or m, "task": t, "metric": x, **{name: values.get(name, "") for name in SUBSETS}}
+        for (m, t, x), values in found.items()
+    ]
+
+
+def by_source(home: Path, artifact: str, mixture: str) -> list[Row]:
+    """Returns bits per byte of the held-out documents by source. artifact: scores of a model. mixture: the artifact of mix."""
+    here = ["/" + mixture + "/", mixture, "/" + artifact + "/", artifact]
+    sql = (
+        "WITH held AS (SELECT DISTINCT doc_id, source FROM sequence_spans WHERE contains(file, $1) AND artifact_id = $2 AND part = 'validation'), "
+        "own AS (SELECT item_id::UUID AS doc_id, sum(value) FILTER (metric = 'nll') AS nll, sum(value) FILTER (metric = 'bytes') AS bytes FROM samples "
+        "WHERE contains(file, $3) AND artifact_id = $4 AND task = 'validation' GROUP BY 1) "
+        "SELECT source, count(*) AS documents, sum(nll) / ln(2) / sum(bytes) AS bits_per_byte FROM own JOIN held USING (doc_id) GROUP BY 1 ORDER BY 2 DESC, 1"
+    )
+    return database.records(home, sql, here)
+
+
+def item_rows(home: Path, models: Mapping[str, str], benchmarks: str, task: str, metric: str, offset: int) -> list[Row]:
+    """Returns items of a task with the value of each model, those on which the models differ first.
+
+    Args:
+        home: The home folder.
+        models: Model -> its artifact.
+        benchmarks: The artifact of the benchmarks.
+        task: The task, as it is scored.
+        metric: The metric.
+        offset: How many items are before.
+    """
+    values = {
+        model: {
+            row["item_id"]: row["value"]
+            for row in rows_of(home, artifact, "samples", "item_id, value", "AND task = ? AND metric = ?", [task, metric])
+        }
+        for model, artifact in models.items()
+    }
+    items = sorted(
+        {item for one in values.values() for item in one}, key=lambda item: (-len({one.get(item) for one in values.values()}), item)
+    )
+    shown = items[offset : offset + PER_PAGE]
+    asked = {
+        row["item_id"]: row
+        for row in rows_of(home, benchmarks, "benchmark_items", "*", "AND list_contains(?::VARCHAR[], item_id)", [shown])
+    }
+    return [{"item_id": item, "item": asked.get(item), "values": {model: one.get(item) for model, one in values.items()}} for item in shown]
+
+
+async def show(visit: PageVisit) -> None:
+    """Draws the scores of the chosen run."""
+    made = await in_thread(artifacts_of, visit.home, visit.run["run_id"])
+    models = scored(visit, made)
+    tag("h1", f"Evaluation of {named(visit.run)}")
+    if not models:
+        visit.refuse("This run has scored no model yet.")
+    rows = await in_thread(score_rows, visit.home, models)
+    tag("p", "± is one standard error.", "soft small")
+    grid(rows, {"task": lambda n: f"{visit.address(task=rows[n]['task'], metric=rows[n]['metric'], offset='')}#items"})
+    if len(models) > 1:
+        tag("h2", "Differences between the models")
+
+        async def compared() -> None:
+            grid(await in_thread(differences, visit.home, tuple(models.items())))
+
+        later(compared, "The models are compared item by item …")
+    if "contamination" in made:
+        tag("h2", "With and without the items that are in the training data")
+        grid(await in_thread(subset_rows, visit.home, made["contamination"]))
+    if "mix" in made:
+        tag("h2", "Bits per byte of held-out text, by source")
+        found = {model: await in_thread(by_source, visit.home, artifact, made["mix"]) for model, artifact in models.items()}
+        grid([{"model": model, **row} for model, own in found.items() for row in own])
+    await _draw_items(visit, models, made.get("benchmarks", ""), rows)
+    await _draw_written(visit, models)
+
+
+async def _draw_items(visit: PageVisit, models: Mapping[str, str], benchmarks: str, rows: Sequence[Shown]) -> None:
+    """Draws single items of a task: what was asked, the choices, and the value of each model."""
+    tasks = dict.fromkeys(str(row["task"]) for row in rows if row["task"] != "validation")
+    if not tasks:
+        return
+    task = visit.asked("task") if visit.asked("task") in tasks else next(iter(tasks))
+    metrics = [str(row["metric"]) for row in rows if row["task"] == task]
+    metric = visit.asked("metric") if visit.asked("metric") in metrics else metrics[0]
+    offset = int(visit.number("offset", 0, 0, 1e9))
+    tag("h2", "Items, those on which the models differ first", id="items")
+    with tag("div", css="bar"):
+        choice("Task", {one: one for one in tasks}, task, lambda one: f"{visit.address(task=one, metric='', offset='')}#items")
+        choice("Metric", {one: one for one in metrics}, metric, lambda one: f"{visit.address(task=task, metric=one, offset='')}#items")
+    chats = await in_thread(_in_chat, visit.home, models)
+    if any(task in names for names in chats.values()):
+        asked_so = ", ".join(model for model, names in chats.items() if task in names)
+        tag("p", f"{asked_so}: asked through the chat template, the text as what a user says. The others: the text as it is.", "soft small")
+    for row in await in_thread(item_rows, visit.home, models, benchmarks, task, metric, offset):
+        item = row["item"]
+        with tag("div", css="panel").style("margin: 8px 0"):
+            tag(
+                "span",
+                f"{row['item_id']} · "
+                + " · ".join(f"{model} {'' if value is None else f'{value:g}'}" for model, value in row["values"].items()),
+                "small",
+            )
+            if item:
+                tag("pre", item["context"] or item["question"] or "")
+                for number, one in enumerate(item["choices"] or [item["answer"] or ""]):
+                    right = number == item["gold"] or not item["choices"]
+                    tag("div", f"{'✓' if right else '·'} {one}", "good small" if right else "soft small")
+    with tag("p"):
+        if offset:
+            tag("a", "← before  ", href=f"{visit.address(offset=max(0, offset - PER_PAGE))}#items")
+        tag("a", "more →", href=f"{visit.address(offset=offset + PER_PAGE)}#items")
+
+
+def _in_chat(home: Path, models: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns model -> the tasks that were asked through the chat template."""
+    found = {}
+    for model, artifact in models.items():
+        harness = json.loads((home / "artifacts" / artifact / "harness.json").read_text(encoding="utf-8"))
+        found[model] = [task for task in harness["tasks"] if harness["chat_template"] and task not in harness.get("plain_tasks", ())]
+    return found
+
+
+async def _draw_written(visit: PageVisit, models: Mapping[str, str]) -> None:
+    tag("h2", "What the models wrote")
+    for model, artifact in models.items():
+        rows = await in_thread(
+            rows_of, visit.home, artifact, "generations", "source, prompt, text, ended", "ORDER BY source, prompt LIMIT 12"
+        )
+        grid([{"model": model, **row} for row in rows])
+
+
+PAGE = DashboardPage("/evaluation", "Evaluation", show, order=40)

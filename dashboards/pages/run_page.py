@@ -1,0 +1,324 @@
+"""The first page: a run as a picture of its nodes, live, and of the chosen node its record, neighbours, reason, settings and log.
+
+Cost: while a run works, one reading of its files every LIVE_S per open page; the page of a finished run reads once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dashboards.drawn_graph import Box, Edge, draw_graph
+from dashboards.page import DashboardPage, PageVisit, Shown, as_text, cards, grid, in_thread, named, shown_problem, tag
+from dashboards.running import RUNNING, WAITING, NodeNow, log_lines, run_nodes, time_left
+from stages.questions import compare, lineage
+from stages.questions.stage_description import StageDescription, describe
+from stages.record.contract.declaration import Stage
+from stages.record.contract.states import RunState
+from stages.record.index import database
+
+LIVE_S = 2.0
+"""Seconds between two drawings of a run that works."""
+MAX_LINES = 200
+"""Lines of the log that the page shows."""
+NOT_A_CAUSE = ("rows", "tokens", "record_counts", "summary", "digest")
+"""Beginnings of differences between two artifacts that are results."""
+
+
+@dataclass(frozen=True)
+class NodeDetail:
+    """What the page shows of a node.
+
+    Attributes:
+        now: The node in the run.
+        description: Its declaration.
+        record: Name -> value of its artifact; empty without one.
+        summary: The values that its stage declares, by their meaning.
+        counts: Rows of its record counts.
+        up: What it was made from.
+        down: What was made from it.
+        why: What differs from the node's artifact before; None if it is the first.
+        before: Name of that artifact.
+        runs: The newest runs of the node.
+        log: Its lines of the log.
+    """
+
+    now: NodeNow
+    description: StageDescription
+    record: Shown = field(default_factory=dict)
+    summary: Shown = field(default_factory=dict)
+    counts: Sequence[Shown] = ()
+    up: Sequence[Shown] = ()
+    down: Sequence[Shown] = ()
+    why: Sequence[Shown] | None = None
+    before: str = ""
+    runs: Sequence[Shown] = ()
+    log: Sequence[str] = ()
+
+
+def duration(seconds: float | None) -> str:
+    """Returns a duration in two units: "12 s", "4 min 5 s", "3 h 2 min". Empty for None."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+
+
+def lane_of(stage: Stage | None) -> str:
+    """Returns the room of stages/ in which a stage is: corpus, tokens, ..."""
+    return stage.run.__module__.split(".")[1] if stage and stage.run.__module__.startswith("stages.") else "other"
+
+
+def picture(visit: PageVisit, nodes: Sequence[NodeNow]) -> tuple[list[Box], list[Edge]]:
+    """Returns the boxes and arrows of a run. An arrow has the number of rows that its first node gives."""
+    shown = {one.node: one for one in nodes}
+    order = sorted(shown, key=lambda node: _rooms(visit.stages).index(lane_of(visit.stages.get(node))))
+    boxes = [_box(visit, shown[node]) for node in order]
+    everything = len(visit.stages) - 1  # what reads every node, as the report does, has no arrows of its own
+    edges = [
+        Edge(parent, node, _short(shown[parent].rows))
+        for node in order
+        for parent in dict.fromkeys(visit.stages[node].inputs.values() if node in visit.stages else ())
+        if parent in shown and (len(visit.stages[node].inputs) < everything or lane_of(visit.stages[parent]) == "evaluation")
+    ]
+    return boxes, edges
+
+
+def _rooms(stages: Mapping[str, Stage]) -> list[str]:
+    """Returns the rooms in the order of the pipeline: that of the first node that stands in each, benchmarks and chats after the crawl."""
+    rooms = dict.fromkeys(lane_of(stage) for stage in stages.values())
+    known = [room for room in ("corpus", "examples", "tokens", "training", "evaluation") if room in rooms]
+    return [*known, *(room for room in [*rooms, "other"] if room not in known)]
+
+
+def _box(visit: PageVisit, one: NodeNow) -> Box:
+    text = f"{one.state} · {duration(one.seconds)}" if one.seconds else one.state
+    share = 0.0
+    if one.state == RUNNING and one.total and one.done is not None:
+        share = max(0.02, one.done / one.total)
+        text = f"{100 * one.done / one.total:.0f} %" + (f" · {' '.join(duration(one.left_s).split()[:2])} left" if one.left_s else "")
+    return Box(one.node, lane_of(visit.stages.get(one.node)), text, one.state, f"{visit.address('/', node=one.node)}#node",
+               f"{one.node}: {one.message or one.progress or text}" + (f", {one.rows:,} {one.unit}" if one.rows is not None else ""), share)  # fmt: skip
+
+
+def _short(rows: int | None) -> str:
+    """Returns a number of rows in few characters."""
+    if rows is None:
+        return ""
+    return f"{rows:,}" if rows < 100_000 else f"{rows / 1e6:.1f} M" if rows < 1e9 else f"{rows / 1e9:.1f} G"
+
+
+def detail(home: Path, stages: Mapping[str, Stage], run_id: str, now: NodeNow) -> NodeDetail:
+    """Returns what the page shows of a node in a run.
+
+    Args:
+        home: The home folder.
+        stages: Node -> its stage.
+        run_id: The run.
+        now: The node, one of `stages`.
+    """
+    log = [f"{time[11:19]}  {text}" for time, _, text in log_lines(home, run_id, now.node)[-MAX_LINES:]]
+    sql = (
+        "SELECT r.alias AS run, n.state, n.seconds, a.rows, a.unit, a.tokens, a.alias AS artifact FROM node_run n JOIN run r USING (run_id) "
+        "LEFT JOIN artifact a ON a.artifact_id = n.artifact_id WHERE n.node = ? ORDER BY r.seq DESC LIMIT 12"
+    )
+    found = NodeDetail(now, describe(now.node, stages), log=log, runs=database.records(home, sql, [now.node]))
+    return _of_artifact(home, stages[now.node], found) if now.artifact else found
+
+
+def _of_artifact(home: Path, stage: Stage, found: NodeDetail) -> NodeDetail:
+    """Returns the detail with what is known of the node's artifact."""
+    from dataclasses import replace
+
+    one = found.now.artifact
+    sql = "SELECT alias, kind, rows, unit, tokens, bytes, left(digest, 12) AS digest, key, run_id AS built_by, path FROM artifact WHERE artifact_id = ?"
+    record = database.records(home, sql, [one])[0]
+    values = {row["name"]: row["value"] if row["text"] is None else row["text"]
+              for row in database.records(home, "SELECT name, value, text FROM metric WHERE artifact_id = ?", [one])}  # fmt: skip
+    summary = {name: _whole(values[name]) for name in stage.summary if name in values}
+    counts = database.records(home, "SELECT entry, reason, rows, chars FROM record_count WHERE artifact_id = ? ORDER BY rows DESC", [one])
+    before = database.query(
+        home,
+        "SELECT a.artifact_id FROM artifact a LEFT JOIN run r USING (run_id) WHERE a.node = $1 AND a.artifact_id <> $2 AND coalesce(r.seq, 0) <= "
+        "(SELECT coalesce(any_value(r.seq), 0) FROM artifact a LEFT JOIN run r USING (run_id) WHERE a.artifact_id = $2) ORDER BY r.seq DESC LIMIT 1",
+        [found.now.node, one],
+    )[1]  # fmt: skip
+    why = None
+    if before:
+        differ = compare.diff(home, before[0][0], one)
+        why = [
+            {"what": row["what"], "before": str(row["a"]), "now": str(row["b"])}
+            for row in differ
+            if row["what"].partition(".")[0] not in NOT_A_CAUSE
+        ]
+    near = [
+        {"node": row["node"], "artifact": row["alias"], "rows": row["rows"], "unit": row["unit"]}
+        for row in lineage.up(home, one)
+        if row["distance"] == 1
+    ]
+    later = [
+        {"node": row["node"], "artifact": row["alias"], "rows": row["rows"], "unit": row["unit"]}
+        for row in lineage.down(home, one)
+        if row["distance"] == 1
+    ]
+    return replace(
+        found, record=record, summary=summary, counts=counts, up=near, down=later, why=why, before=before[0][0] if before else ""
+    )
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+async def show(visit: PageVisit) -> None:
+    """Draws the chosen run, again and again while it works."""
+    from nicegui import ui
+
+    run = visit.run
+
+    @ui.refreshable
+    def drawn(nodes: Sequence[NodeNow], left: float | None, state: str) -> None:
+        _draw_run(visit, nodes, left, state)
+
+    async def read() -> tuple[list[NodeNow], float | None, str]:
+        nodes = await in_thread(run_nodes, visit.home, visit.stages, run["run_id"])
+        live = any(one.state == RUNNING for one in nodes)
+        return nodes, await in_thread(time_left, visit.home, nodes) if live else None, RUNNING if live else run["state"]
+
+    tag("h1", f"Run {named(run)}")
+    nodes, left, state = await read()
+    drawn(nodes, left, state)
+    if run["state"] == RunState.RUNNING:
+
+        async def again() -> None:
+            with shown_problem():
+                now = await read()
+                if now != last[0]:
+                    last[0] = now
+                    drawn.refresh(*now)
+
+        last = [(nodes, left, state)]
+        ui.timer(LIVE_S, again)
+    asked = next((one for one in nodes if one.node == visit.asked("node")), None)
+    if asked and asked.node in visit.stages:
+        _draw_detail(visit, await in_thread(detail, visit.home, visit.stages, run["run_id"], asked))
+    else:
+        tag("p", "Choose a node of the picture for its record, its neighbours, why it was built, its settings and its log.", "soft")
+    _draw_runs(visit)
+
+
+def _draw_run(visit: PageVisit, nodes: Sequence[NodeNow], left: float | None, state: str) -> None:
+    run = visit.run
+    done = sum(one.state not in (RUNNING, WAITING) for one in nodes)
+    css = {"done": "good", "running": "wait"}.get(state, "bad")
+    with tag("p"):
+        tag("b", state, css)
+        about = [f" · recipe {run['recipe']}", f"started {run['started']} UTC", f"{done} of {len(nodes)} nodes", duration(run["seconds"])]
+        about += [f"about {duration(left)} left"] if left is not None else []
+        tag("span", " · ".join(filter(None, about)), "soft")
+    for one in nodes:
+        if one.state == RUNNING:
+            tag(
+                "p",
+                f"{one.node}: {one.progress or 'started'} · {duration(one.seconds)} so far"
+                + (f" · {duration(one.left_s)} left" if one.left_s else ""),
+            )
+        if one.message:
+            tag("p", f"{one.node}: {one.message}", "bad")
+    draw_graph(*picture(visit, nodes), visit.asked("node"), "the nodes of the run")
+
+
+def _draw_detail(visit: PageVisit, found: NodeDetail) -> None:
+    now = found.now
+    tag("h2", now.node, id="node")
+    tag("p", found.description.does, "soft")
+    if now.message:
+        tag("p", now.message, "bad")
+    rows = f"{now.rows:,} {now.unit}" if now.rows is not None else ""
+    figures = {
+        "state": now.state,
+        "time": duration(now.seconds),
+        "rows": rows,
+        "tokens": now.tokens or "",
+        "bytes": found.record.get("bytes", ""),
+    }
+    cards({name: value for name, value in figures.items() if value != ""})
+    with tag("div", css="two"):
+        with tag("div"):
+            _draw_record(visit, found)
+        with tag("div"):
+            _draw_why(found)
+            tag("h3", "Log")
+            tag("pre", "\n".join(found.log) or "The log of this run has no line of the node.", "tall", tabindex="0")
+    with tag("details"):
+        tag("summary", "Settings, tables and versions that the stage declares", "soft")
+        tag("pre", found.description.about)
+        grid(
+            [
+                {"setting": one.name, "default": one.default or "-", "type": one.type, "meaning": one.about}
+                for one in found.description.settings
+            ]
+        )
+        grid(
+            [
+                {"table": f"{one.name}, view {one.view}", "a row": one.about, "columns": ", ".join(column.name for column in one.columns)}
+                for one in found.description.tables
+            ]
+        )
+        grid([{"version": number, "change": line} for number, line in enumerate(found.description.versions, start=1)])
+
+
+def _draw_record(visit: PageVisit, found: NodeDetail) -> None:
+    tag("h3", "Record")
+    if not found.record:
+        tag("p", "It has no artifact in this run.", "soft")
+    with tag("div", css="wide"), tag("table", css="grid"), tag("tbody"):
+        for name, value in [*found.record.items(), *((found.description.summary[name], value) for name, value in found.summary.items())]:
+            with tag("tr"):
+                tag("th", name)
+                tag("td", as_text(value))
+    grid([dict(row) for row in found.counts])
+    _draw_near(visit, "Made from", found.up)
+    _draw_near(visit, "Used by", found.down)
+    tag("h3", "In the newest runs")
+    grid(found.runs, {"run": lambda n: visit.address("/", run=found.runs[n]["run"])})
+
+
+def _draw_near(visit: PageVisit, title: str, near: Sequence[Shown]) -> None:
+    if near:
+        tag("h3", title)
+        to_node, to_artifact = (
+            (lambda n: f"{visit.address('/', node=near[n]['node'])}#node"),
+            (lambda n: visit.address("/lineage", of=near[n]["artifact"])),
+        )
+        grid(near, {"node": to_node, "artifact": to_artifact})
+
+
+def _draw_why(found: NodeDetail) -> None:
+    tag("h3", "Why it was built")
+    if found.why is None:
+        text = "No artifact of this node is older: it was the first." if found.record else "It is not built."
+        tag("p", text, "soft")
+    elif not found.why:
+        tag("p", f"Nothing in its key differs from {found.before}; it was built again.", "soft")
+    else:
+        tag("p", f"Its key differs from that of {found.before} in:", "soft")
+        grid(found.why)
+
+
+def _draw_runs(visit: PageVisit) -> None:
+    tag("h2", "Runs")
+    shown = visit.runs[:30]
+    grid(
+        [{"run": named(run), "recipe": run["recipe"], "state": run["state"], "started (UTC)": run["started"], "time": duration(run["seconds"]),
+          "built": run["built"], "cached": run["cached"], "failed": run["failed"] or ""} for run in shown],
+        {"run": lambda n: visit.address("/", run=shown[n]["alias"], node="")}, next((n for n, run in enumerate(shown) if run == visit.chosen), -1),
+    )  # fmt: skip
+
+
+PAGE = DashboardPage("/", "Run", show, order=0)

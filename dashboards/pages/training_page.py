@@ -1,0 +1,321 @@
+"""The curves of trainings, live: of one run or several on one chart, with their events, the texts that the model wrote, and the documents of a step.
+
+Cost: see dashboards/curves.py; while a training runs, its file is sampled every LIVE_S per open page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dashboards.charts import draw, line_options, redraw
+from dashboards.curves import Curve, recorded_curves, running_curves, sampled_lines, smoothed
+from dashboards.page import MAX_RUNS, DashboardPage, PageVisit, Shown, cards, choice, grid, in_thread, named, shown_problem, tag
+from dashboards.running import log_lines, working
+from stages.questions.lineage import RunRow
+from stages.questions.tracing.trace import trace_step
+from stages.questions.tracing.trace_start import start
+from stages.record.contract.states import RunState
+from stages.record.index import database
+from stages.record.index.database import Row
+
+LIVE_S = 3.0
+"""Seconds between two readings of a training that runs."""
+CHARTS: Mapping[str, tuple[str, ...]] = {
+    "Loss": ("loss", "validation_loss"),
+    "Bits per byte": ("bits_per_byte", "validation_bits_per_byte"),
+    "Learning rate": ("lr",),
+    "Gradient norm": ("grad_norm",),
+    "Tokens per second": ("tokens_per_s",),
+    "MFU (share of the peak FLOP/s)": ("mfu", "mfu_by_segment"),
+    "Peak memory of a rank, bytes": ("peak_memory_bytes",),
+    "Update over weight, by group": tuple(f"update_ratio_{group}" for group in ("embedding", "attention", "feed_forward", "norms", "head")),
+}
+"""Title -> its columns of step_metrics. Other metrics get a chart each."""
+NOT_CURVES = ("step", "tokens", "skipped", "sampled", "validation_units")
+EXACT = ("lr", "validation", "peak")
+"""Beginnings of columns that are never smoothed."""
+EVENTS: Mapping[str, re.Pattern[str]] = {
+    "resume": re.compile(r".*continues .*?step ([\d,]+).*"),
+    "rewind": re.compile(r".*goes back: .*?Steps ([\d,]+).*"),
+    "skipped": re.compile(r".*skipped: .*?step ([\d,]+).*"),
+    "stop": re.compile(r".*stops after step ([\d,]+).*"),
+    "snapshot damaged": re.compile(r".*?step ([\d,]+).*Falling back to the snapshot.*"),
+}
+"""Event -> the line of the log that tells it, with its step."""
+MAX_SNAPSHOTS, MAX_TEXTS, MAX_MARKS = 20, 60, 30
+
+
+@dataclass(frozen=True)
+class ShownTraining:
+    """A training of a run.
+
+    Attributes:
+        run: The run.
+        node: The node that trains.
+        artifact: Id of its artifact; empty while it runs.
+        scratch: Folder of a training that runs; None of a finished one.
+        events: (step, kind, text), by step.
+        texts: Rows of step, prompt and text, the last step first.
+        config: Its settings.
+    """
+
+    run: RunRow
+    node: str
+    artifact: str = ""
+    scratch: Path | None = None
+    events: Sequence[tuple[int, str, str]] = ()
+    texts: Sequence[Shown] = ()
+    config: Row = field(default_factory=dict)
+
+    def columns(self, home: Path) -> list[str]:
+        """Returns the names of its metrics."""
+        if self.scratch:
+            return list(dict.fromkeys(name for line in sampled_lines(self.scratch / "metrics.jsonl")[-200:] for name in line))
+        return [name for (name,) in database.query(home, "SELECT name FROM side_column WHERE view = 'step_metrics' ORDER BY ordinal")[1]]
+
+    def curves(self, home: Path, columns: Sequence[str], first: int, last: int) -> dict[str, Curve]:
+        """Returns column -> its curve between two steps; columns without a value are left out."""
+        if self.scratch:
+            found = running_curves(self.scratch / "metrics.jsonl", columns)
+            found = {name: [point for point in points if first <= point[0] <= last] for name, points in found.items()}
+        else:
+            found = recorded_curves(home, self.artifact, columns, first, last)
+        return {name: points for name, points in found.items() if points}
+
+
+def trainings(home: Path, stages: Sequence[str], run: RunRow) -> list[ShownTraining]:
+    """Returns the trainings of a run, in pipeline order, without their events and texts.
+
+    Args:
+        home: The home folder.
+        stages: The nodes that train.
+        run: The run.
+    """
+    sql = (
+        "SELECT n.node, n.artifact_id FROM node_run n WHERE n.run_id = ? AND n.artifact_id IN "
+        "(SELECT artifact_id FROM side_table WHERE view = 'step_metrics') ORDER BY n.ordinal"
+    )
+    found = [ShownTraining(run, node, artifact) for node, artifact in database.query(home, sql, [run["run_id"]])[1]]
+    if run["state"] == RunState.RUNNING:
+        known = {one.node for one in found}
+        found += [
+            ShownTraining(run, node, "", scratch)
+            for node, scratch in working(home, run["run_id"]).items()
+            if node in stages and node not in known
+        ]
+    return found
+
+
+def with_events(home: Path, training: ShownTraining) -> ShownTraining:
+    """Returns a training with its settings, events and texts."""
+    import json
+    from dataclasses import replace
+
+    config, texts, events = Row(), list[Row](), list[tuple[int, str, str]]()
+    if training.artifact:
+        found = database.query(home, "SELECT config FROM artifact WHERE artifact_id = ?", [training.artifact])[1]
+        config = json.loads(found[0][0]) if found else {}
+        views = {name for (name,) in database.query(home, "SELECT view FROM side_table WHERE artifact_id = ?", [training.artifact])[1]}
+        here = [f"/{training.artifact}/", training.artifact]
+        if "text_samples" in views:
+            sql = f"SELECT step, prompt, text FROM text_samples WHERE contains(file, ?) AND artifact_id = ? ORDER BY step DESC, prompt LIMIT {MAX_TEXTS}"
+            texts = database.records(home, sql, here)
+        if "rewinds" in views:
+            sql = "SELECT step, 'rewind', why FROM rewinds WHERE contains(file, ?) AND artifact_id = ? ORDER BY number"
+            events += database.query(home, sql, here)[1]
+        sql = "SELECT step, 'skipped', '' FROM step_metrics WHERE contains(file, ?) AND artifact_id = ? AND skipped = 1 ORDER BY step LIMIT 200"
+        events += database.query(home, sql, here)[1]
+        every, last = config.get("checkpoint_every_steps") or 0, _last_step(home, training.artifact)
+        events += [(step, "snapshot", "") for step in range(every, last, every)[-MAX_SNAPSHOTS:]] if every else []
+    for _, _, text in log_lines(home, training.run["run_id"], training.node):
+        events += [(int(match[1].replace(",", "")), kind, text) for kind, line in EVENTS.items() if (match := line.fullmatch(text))]
+    return replace(training, config=config, texts=texts, events=tuple(sorted(set(events))))
+
+
+def _last_step(home: Path, artifact: str) -> int:
+    sql = "SELECT max(step) FROM step_metrics WHERE contains(file, ?) AND artifact_id = ?"
+    return int(database.query(home, sql, [f"/{artifact}/", artifact])[1][0][0] or 0)
+
+
+def charts_of(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Returns title -> columns of the charts for some metrics: those of CHARTS, and one for each other metric with its validation."""
+    named_columns = {name for group in CHARTS.values() for name in group}
+    found = {title: tuple(name for name in group if name in columns) for title, group in CHARTS.items()}
+    for name in columns:
+        if name not in named_columns and name not in NOT_CURVES:
+            base = name.removeprefix("validation_")
+            title = base.replace("_", " ").capitalize()
+            found[title] = (*found.get(title, ()), name)
+    return {title: group for title, group in found.items() if group}
+
+
+@dataclass
+class View:
+    """How a visitor looks at the curves.
+
+    Attributes:
+        weight: Weight of what was before, in smoothing.
+        log_x: Whether the axis of steps is logarithmic.
+        log_y: Whether the axis of values is.
+        first: The first step.
+        last: The last step.
+    """
+
+    weight: float
+    log_x: bool
+    log_y: bool
+    first: int
+    last: int
+
+
+def chart_options(home: Path, shown: Sequence[ShownTraining], view: View) -> list[Row]:
+    """Returns the options of every chart of some trainings. A chart without a value is left out."""
+    titles: dict[str, tuple[str, ...]] = {}
+    for one in shown:
+        for title, group in charts_of(one.columns(home)).items():
+            titles[title] = tuple(dict.fromkeys([*titles.get(title, ()), *group]))
+    wanted = [name for group in titles.values() for name in group]
+    curves = [one.curves(home, wanted, view.first, view.last) for one in shown]
+    marks = (
+        {f"{kind} {step:,}": float(step) for step, kind, _ in shown[0].events[:MAX_MARKS] if view.first <= step <= view.last}
+        if shown
+        else {}
+    )
+    found = []
+    for title, group in titles.items():
+        lines, looks = dict[str, Curve](), list[tuple[int, int]]()
+        for number, (training, values) in enumerate(zip(shown, curves, strict=True)):
+            for place, name in enumerate(group):
+                if name in values:
+                    label = (
+                        " ".join([training.run["alias"]] * (len(shown) > 1) + [_short(name)] * (len(group) > 1)) or training.run["alias"]
+                    )
+                    lines[label] = values[name] if name.startswith(EXACT) else smoothed(values[name], view.weight)
+                    looks.append((number, place) if len(shown) > 1 else (place, 0))
+        if lines:
+            found.append(line_options(title, lines, "step", (view.log_x, view.log_y), marks if title == "Loss" else None, looks))
+    return found
+
+
+def _short(column: str) -> str:
+    """Returns what tells a column from the others of its chart."""
+    if column.startswith("validation_"):
+        return "validation"
+    return {"loss": "train", "bits_per_byte": "train"}.get(column, column.removeprefix("update_ratio_").replace("_", " "))
+
+
+async def show(visit: PageVisit) -> None:
+    """Draws the trainings of the chosen run, and of the others that the visitor adds."""
+    run = visit.run
+    nodes = [name for name, stage in visit.stages.items() if stage.model]
+    own = await in_thread(trainings, visit.home, nodes, run)
+    tag("h1", f"Training of {named(run)}")
+    if not own:
+        visit.refuse("This run has trained nothing yet.")
+    chosen = next((one for one in own if one.node == visit.asked("node")), next((one for one in own if one.scratch), own[0]))
+    main = await in_thread(with_events, visit.home, chosen)
+    others = [one for one in visit.runs[:MAX_RUNS] if one["alias"] in visit.asked("with").split(",") and one != run]
+    more = [one for other in others for one in await in_thread(trainings, visit.home, nodes, other) if one.node == main.node]
+    view = View(visit.number("smooth", 0.0, 0, 0.99), visit.asked("logx") == "1", visit.asked("logy") == "1",
+                int(visit.number("from", 0, 0, 1e15)), int(visit.number("to", 1e15, 0, 1e15)))  # fmt: skip
+    await _draw_curves(visit, own, [main, *more], view)
+    _draw_events(visit, main)
+    if visit.asked("step"):
+        await _draw_step(visit, main)
+    if main.texts:
+        tag("h2", "What the model wrote")
+        grid(
+            main.texts,
+            {"text": lambda n: visit.address("/trace", run=run["alias"], text=str(main.texts[n]["text"])[:4000], checkpoint=main.artifact)},
+        )
+
+
+async def _draw_curves(visit: PageVisit, own: Sequence[ShownTraining], shown: Sequence[ShownTraining], view: View) -> None:
+    from nicegui import ui
+
+    drawn: list[Any] = []
+    main = shown[0]
+
+    async def read() -> list[Row]:
+        return await in_thread(chart_options, visit.home, shown, view)
+
+    async def again() -> None:
+        with shown_problem():
+            for chart, options in zip(drawn, await read(), strict=False):
+                redraw(chart, options)
+
+    async def change() -> None:
+        view.weight, view.log_x, view.log_y = float(smooth.value), bool(log_x.value), bool(log_y.value)
+        ui.navigate.history.replace(
+            visit.address(smooth=f"{view.weight:g}" if view.weight else "", logx="1" if view.log_x else "", logy="1" if view.log_y else "")
+        )
+        await again()
+
+    with tag("div", css="bar"):
+        choice("Training", {one.node: one.node for one in own}, main.node, lambda node: visit.address(node=node, step=""))
+        listed = {one["alias"]: named(one) for one in visit.runs[:MAX_RUNS] if one != visit.run}
+        others = [one.run["alias"] for one in shown[1:]]
+        choice("Compare with", listed, others, lambda aliases: visit.address(**{"with": ",".join(aliases)}), multiple=True)
+        with tag("label", "Smoothing", "soft"):
+            smooth = (
+                ui.slider(min=0, max=0.99, step=0.01, value=view.weight, on_change=change)
+                .props('aria-label="Smoothing" label')
+                .style("width: 140px")
+            )
+        log_x = ui.checkbox("log x", value=view.log_x, on_change=change)
+        log_y = ui.checkbox("log y", value=view.log_y, on_change=change)
+        for name, label, value in (("from", "From step", view.first or None), ("to", "To step", view.last if view.last < 1e15 else None)):
+            box = ui.number(label, value=value, min=0, step=1, format="%d").props("dense outlined").style("width: 110px")
+            box.on("change", lambda _, name=name, box=box: ui.navigate.to(visit.address(**{name: int(box.value) if box.value else ""})))
+    tag("p", "Click a point for the documents of its step. Drag or turn the wheel to zoom.", "soft small")
+
+    def opened(args: Row) -> None:
+        if isinstance(args.get("value"), list):
+            ui.navigate.to(f"{visit.address(node=main.node, step=int(args['value'][0]))}#step")
+
+    with tag("div", css="two"):
+        drawn += [draw(options, on_click=opened) for options in await read()]
+    if any(one.scratch for one in shown):
+        ui.timer(LIVE_S, again)
+
+
+def _draw_events(visit: PageVisit, main: ShownTraining) -> None:
+    budget = main.config.get("budget", {})
+    if main.config:
+        optimizer, schedule = (main.config.get(name, {}).get("name", "") for name in ("optimizer", "schedule"))
+        cards({"steps of the budget": budget.get("steps"), "sequences per step": main.config.get("global_batch_size"), "optimizer": optimizer,
+               "schedule": schedule, "peak learning rate": main.config.get("learning_rate"), "precision": main.config.get("precision")})  # fmt: skip
+    tag("h2", "Events")
+    if not main.events:
+        tag("p", "No spike, no step left out, no resume.", "soft")
+    grid(
+        [{"step": step, "event": kind, "text": text} for step, kind, text in main.events],
+        {"step": lambda n: f"{visit.address(node=main.node, step=max(1, main.events[n][0]))}#step"},
+    )
+
+
+async def _draw_step(visit: PageVisit, main: ShownTraining) -> None:
+    """Draws the documents of a step."""
+    step = int(visit.number("step", 1, 1, 1e15))
+    tag("h2", f"The documents of step {step:,} of {main.node}", id="step")
+    if not main.artifact:
+        tag("p", "They are known when the training has ended.", "soft")
+        return
+    with shown_problem():
+        of = await in_thread(start, visit.home, checkpoint=main.artifact)
+        rows = await in_thread(trace_step, visit.home, of, step)
+        with tag("p"):
+            for other, text in ((step - 1, "← the step before"), (step + 1, "the step after →")):
+                tag("a", text, href=f"{visit.address(step=max(1, other))}#step")
+                tag("span", "  ")
+        grid([{"position": row["position"], "sequence": row["sequence"], "source": row["source"], "tokens": row["tokens"],
+               "document": row["url"] or row["doc_id"]} for row in rows],
+             {"document": lambda n: visit.address("/data/read", run=visit.run["alias"], doc=rows[n]["doc_id"]),
+              "sequence": lambda n: visit.address("/tokens", run=visit.run["alias"], sequence=rows[n]["sequence"])})  # fmt: skip
+
+
+PAGE = DashboardPage("/training", "Training", show, order=10)

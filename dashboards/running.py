@@ -1,0 +1,170 @@
+"""Says what a run has made and what it does now, from the run's own files: its record, its log, its leases and the metrics in its scratch.
+
+Guarantee: read-only. A working run is neither waited for nor slowed. A node is running exactly while the run holds the lease on its key.
+Limit: a node that is not a training says in the log how far it is, at most every half minute.
+Cost: the record of the run, the last LOG_BYTES of its log, and one query of the index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dashboards.curves import tail_of_lines
+from stages.record.contract.declaration import Stage
+from stages.record.contract.errors import StageError
+from stages.record.contract.states import NodeState, RunState
+from stages.record.index import database
+from stages.record.index.database import Row
+from stages.record.run.run_log import log_path
+from stages.record.store import lease, runs
+
+LOG_BYTES = 400_000
+"""Bytes of the end of a log that a page reads."""
+RUNNING, WAITING = "running", "waiting"
+LINE = re.compile(r"(\S+)  (\S+) +(.*)")
+"""A line of the log: time, node, text."""
+PROGRESS = re.compile(r"([\d,.]+)(?: of ([\d,.]+))? (\S+?),?(?: \d+ %)?(?:,? (.*))?")
+"""The text of a line of progress: done, total, unit, note (flows/progress.py writes it)."""
+
+
+@dataclass(frozen=True)
+class NodeNow:
+    """A node of a run.
+
+    Attributes:
+        node: Its name.
+        state: Its state in the run (NodeState), or running, or waiting for its turn.
+        artifact: Id of its artifact; empty without one.
+        seconds: Its duration; of a running node, until now.
+        message: Why it failed.
+        rows: Rows of its artifact; None without one.
+        unit: What the rows are.
+        tokens: Tokens of its artifact.
+        done: How much of it is done, of `total`; None if it is not known.
+        total: The whole; None if it is not known.
+        progress: Its progress, as the log says it.
+    """
+
+    node: str
+    state: str
+    artifact: str = ""
+    seconds: float | None = None
+    message: str = ""
+    rows: int | None = None
+    unit: str = ""
+    tokens: int = 0
+    done: float | None = None
+    total: float | None = None
+    progress: str = ""
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that a running node needs at its rate until now; None if that is not known."""
+        if not (self.done and self.total and self.seconds):
+            return None
+        return self.seconds * (self.total - self.done) / self.done
+
+
+def run_nodes(home: Path, stages: Mapping[str, Stage], run_id: str) -> list[NodeNow]:
+    """Returns the nodes of a run in pipeline order: those that it made, the one that it works on, and those that wait.
+
+    Args:
+        home: The home folder.
+        stages: Node -> its stage.
+        run_id: The run.
+
+    Raises:
+        StageError: The record of the run is damaged.
+    """
+    try:
+        record = runs.read_run(home, run_id)
+    except (*runs.UNREADABLE,) as error:
+        where = str(runs.folder_of(home, run_id))
+        raise StageError(
+            f"The record of the run cannot be read: {runs.problem_of(error)}.", where=where, do="See `loam lineage verify`."
+        ) from None
+    lines = log_lines(home, run_id)
+    found = {
+        line["node"]: NodeNow(line["node"], line["state"], line["artifact"], line["seconds"], line["message"])
+        for line in record.get("nodes", ())
+    }  # fmt: skip
+    if record.get("state") == RunState.RUNNING:
+        ended = [line["ended"] for line in record.get("nodes", ())]
+        since = (datetime.now(UTC) - datetime.fromisoformat(max(ended, default=record["started"]))).total_seconds()
+        planned = _planned(home, run_id)
+        found |= {node: NodeNow(node, WAITING) for node in planned if node not in found}
+        for node, scratch in working(home, run_id).items():
+            found[node] = _with_progress(NodeNow(node, RUNNING, seconds=since), lines, scratch)
+    sql = "SELECT artifact_id, rows, unit, tokens FROM artifact WHERE list_contains(?::VARCHAR[], artifact_id)"
+    sizes = {row[0]: row[1:] for row in database.query(home, sql, [[one.artifact for one in found.values() if one.artifact]])[1]}
+    order = [*stages, *(node for node in found if node not in stages)]
+    sized = []
+    for one in (found[name] for name in order if name in found):
+        rows, unit, tokens = sizes.get(one.artifact, (None, "", 0))
+        sized.append(replace(one, rows=rows, unit=unit or "", tokens=tokens or 0))
+    return sized
+
+
+def working(home: Path, run_id: str) -> dict[str, Path]:
+    """Returns node -> scratch folder of what a run builds now: the leases that it holds."""
+    held = [path for path in sorted((home / "leases").glob("*-*")) if lease.held_by(path).startswith(f"run {run_id},")]
+    return {path.name.rpartition("-")[0]: home / "scratch" / path.name / "work" for path in held}
+
+
+def log_lines(home: Path, run_id: str, node: str = "") -> list[tuple[str, str, str]]:
+    """Returns (time, node, text) of the last lines of a run's log, those of one node if it is named."""
+    found = []
+    for line in tail_of_lines(log_path(home, run_id), LOG_BYTES):
+        if (match := LINE.fullmatch(line)) and node in ("", match[2]):
+            found.append((match[1], match[2], match[3]))
+    return found
+
+
+def time_left(home: Path, nodes: Sequence[NodeNow]) -> float | None:
+    """Returns the seconds that a running run still needs: the rest of the running node, and of each waiting one what it took last. None if unknown."""
+    waiting = [one.node for one in nodes if one.state == WAITING]
+    sql = "SELECT node, arg_max(seconds, ended) FROM node_run WHERE list_contains(?::VARCHAR[], node) AND state = ? GROUP BY node"
+    known: dict[str, float] = dict(database.query(home, sql, [waiting, str(NodeState.BUILT)])[1])
+    current = [one.left_s for one in nodes if one.state == RUNNING]
+    if set(waiting) - set(known) or None in current:
+        return None
+    return float(sum(known.values()) + sum(one or 0 for one in current))
+
+
+def _planned(home: Path, run_id: str) -> list[str]:
+    """Returns the nodes of a run; the log names them in its second line."""
+    path = log_path(home, run_id)
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        head = file.read(64_000).decode("utf-8", "replace").split("\n")
+    named = next((match[3] for line in head[:3] if (match := LINE.fullmatch(line)) and match[2] == "nodes:"), "")
+    return named.split(", ") if named else []
+
+
+def _with_progress(node: NodeNow, lines: Sequence[tuple[str, str, str]], scratch: Path) -> NodeNow:
+    """Returns a running node with what its last line of progress says; a training has its step from its metrics."""
+    own = [match for _, of, text in lines if of == node.node and (match := PROGRESS.fullmatch(text))]
+    done, total, text = (_number(own[-1][1]), _number(own[-1][2]), own[-1][0]) if own else (None, None, "")
+    metrics: list[Row] = steps_of(scratch / "metrics.jsonl", 4_000)
+    if metrics and total:
+        last = metrics[-1]
+        done, rate = float(last["step"]), last.get("tokens_per_s")
+        text = f"step {last['step']:,} of {total:,.0f}, loss {last['loss']:.4f}" + (f", {rate:,.0f} tokens/s" if rate else "")
+    return replace(node, done=done, total=total, progress=text)
+
+
+def steps_of(path: Path, size_bytes: int) -> list[Row]:
+    """Returns the last lines of a metrics file that are of steps with a loss, from at most `size_bytes` of its end."""
+    import json
+
+    found = [json.loads(line) for line in tail_of_lines(path, size_bytes)]
+    return [line for line in found if line.get("loss") is not None]
+
+
+def _number(text: str | None) -> float | None:
+    return float(text.replace(",", "")) if text else None
