@@ -44,7 +44,7 @@ pre del { background: var(--cut); } pre ins { background: var(--add); } pre del.
 pre del.line::before { content: "− "; color: var(--bad); } pre ins.line::before { content: "+ "; color: var(--good); }
 pre mark { background: var(--cut); color: inherit; }
 .two { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); gap: 18px; }
-.two > * { min-width: 0; }
+.two > * { min-width: 0; overflow-wrap: anywhere; } .two table { overflow-wrap: break-word; }
 .side { display: grid; grid-template-columns: minmax(0, 1fr); gap: 18px; } @media (min-width: 1100px) { .side { grid-template-columns: minmax(0, 1fr) 400px; } }
 .side > * { min-width: 0; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 10px; margin: 10px 0; }
