@@ -51,7 +51,7 @@ def reasons(home: Path, made: Mapping[str, str]) -> dict[str, dict[str, int]]:
 
 
 def drops(home: Path, artifact: str, reason: str, offset: int) -> list[Drop]:
-    """Returns the documents that an artifact dropped for a reason, those nearest to the threshold first, from a place on.
+    """Returns the documents that an artifact dropped for a reason in the order of their URLs, from a place on.
 
     Args:
         home: The home folder.

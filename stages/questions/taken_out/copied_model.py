@@ -15,7 +15,7 @@ from stages.questions.taken_out import model_card
 from stages.questions.taken_out.gguf_file import write_gguf
 from stages.questions.talk.exported_model import ExportedModel
 from stages.record.contract.errors import RecipeError, VerificationError
-from stages.record.store import integrity
+from stages.record.store import integrity, manifest
 from stages.record.store.files import fsync
 
 GGUF = "model.gguf"
@@ -50,7 +50,7 @@ def take_out(home: Path, found: ExportedModel, out: Path, gguf: bool) -> list[st
     partial = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         partial.mkdir()
-        for entry in found.artifact.manifest["files"]:
+        for entry in manifest.files_of(found.artifact):
             (partial / entry["path"]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found.artifact.path / entry["path"], partial / entry["path"])
         (partial / model_card.NAME).write_text(model_card.model_card(home, found, out.name), encoding="utf-8")
