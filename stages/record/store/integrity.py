@@ -50,7 +50,9 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     memory = external.read_memory(file)
     before = dict(memory)
     inside = f"{artifact.path.absolute()}/"
-    unknown = artifact.manifest["bytes"] - sum(mark[0] for name, (mark, _) in memory.items() if name.startswith(inside))
+    record = artifact.manifest
+    size_bytes = record["bytes"] if "file_list" in record else sum(entry["bytes"] for entry in record["files"])
+    unknown = size_bytes - sum(mark[0] for name, (mark, _) in memory.items() if name.startswith(inside))
     if unknown >= ANNOUNCED_BYTES:
         say(f"reads {unknown / 1e9:,.1f} GB of {manifest.artifact_id(artifact)} to compare them with its manifest")
     wrong = manifest.verify(artifact, lambda path: external.remembered_sha256(path, memory))
