@@ -152,7 +152,7 @@ def _links(folder: Path) -> bool:
 
 def _locks(folder: Path) -> bool:
     """Returns whether a lock excludes another open file of this machine, and is free again when the file is closed."""
-    with (folder / "lock").open("w") as one, (folder / "lock").open("r+") as two:
+    with (folder / "lock").open("wb") as one, (folder / "lock").open("rb+") as two:
         if _refuses(lambda: fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)) or not _refuses(
             lambda: fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
         ):

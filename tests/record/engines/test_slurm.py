@@ -312,7 +312,7 @@ def test_a_refusal_of_a_node_is_one_message_and_gone_with_the_next_run(
 def test_a_measure_that_a_dead_node_left_half_written_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "00000.s1-0-0.meter.json").write_text("")
     (tmp_path / "00001.s1-0-0.meter.json").write_text('{"documents": 1')
-    assert shards._Progress(tmp_path, [1, 1]).line() == (0.0, 2, "")
+    assert shards._Progress(tmp_path, [1, 1]).line() == (0.0, 2, "the workers start")
 
 
 def test_what_cannot_be_submitted_is_refused_before_any_work(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,8 +94,8 @@ def test_progress_tells_documents_speed_drops_and_time_left(tmp_path: Path) -> N
     running.write(root / "00002.p1.meter.json")
     done, total, text = progress.line()
     assert (done, total) == (1.5, 4)  # 100 + 100 + half of 200, of 800
-    found = re.fullmatch(r"60 documents, ([\d.]+) [KM]B/s, 17% dropped \(short 17%\), [\d.]+ s left", text)
-    assert found and float(found[1]) > 0
+    found = re.fullmatch(r"60 documents, ([\d.,]+) [KMGTP]B/s, 17% dropped \(short 17%\), [\d.]+ s left", text)
+    assert found and float(found[1].replace(",", "")) > 0
 
 
 def test_a_worker_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +166,11 @@ def test_names_of_more_than_100_000_shards_sort_as_their_numbers_and_fewer_keep_
     assert shard_name(0, 0) == "00000"
     names = [shard_name(number, 100_010) for number in range(100_010)]
     assert sorted(names) == names and len({*names}) == 100_010 and names[7] == "000007"
-    for number in (7, 100_000):
-        (tmp_path / names[number]).mkdir()
-        (tmp_path / names[number] / "word.txt").write_text(str(number))
-    made = collect([Shard(number, tmp_path / names[number], None) for number in (7, 100_000)], "word.txt", tmp_path / "out")
-    assert [path.name for path in made] == ["000007.txt", "100000.txt"] and sorted(path.read_text() for path in made) == ["100000", "7"]
+    for number in (0, 1):
+        (tmp_path / f"other-{number}").mkdir()
+        (tmp_path / f"other-{number}" / "word.txt").write_text(str(number))
+    made = collect([Shard(number, tmp_path / f"other-{number}", None) for number in (0, 1)], "word.txt", tmp_path / "out")
+    assert [path.name for path in made] == ["00000.txt", "00001.txt"] and [path.read_text() for path in made] == ["0", "1"]
 
 
 def test_a_file_of_which_a_later_change_would_not_show_is_left_to_the_publication(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def artifacts(
     for path in (tokens / "tokens", tokens / "spans", mix / "sequence_spans"):
         path.mkdir(parents=True)
     np.array([one for row in ids for one in row], "<u2").tofile(tokens / "tokens" / "00000.bin")
-    (tokens / "tokens.json").write_text(json.dumps({"dtype": "uint16", "vocab_size": 999}))
+    (tokens / "tokens.json").write_text(json.dumps({"dtype": "uint16", "vocab_size": 999, "shards": [{}]}))
     uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array(doc_ids, pa.binary(16)))
     spans = {"doc_id": uuids, "start": starts, "length": lengths, "bytes": [len(text) for text in documents]}
     pq.write_table(pa.table(spans), tokens / "spans" / "00000.parquet")
