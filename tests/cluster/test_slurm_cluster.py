@@ -88,4 +88,5 @@ def test_a_fault_in_the_middle_changes_nothing(
     assert built(tmp_path / "home") == expected
     until(lambda: cluster.states() <= {"idle", "mixed", "allocated"}, 120)
     if fault is kill_the_driver:
-        assert "which an earlier run submitted" in said(tmp_path / "home")
+        again = said(tmp_path / "home")  # of the second driver: it waits for the array, or finds its shards done
+        assert "which an earlier run submitted" in again or "shards of extract in" not in again
