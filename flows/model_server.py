@@ -27,7 +27,7 @@ from dashboards.app import bound
 from dashboards.guard import local_only
 from stages.questions.talk.conversation import opening_ids, refuse_special_tokens
 from stages.questions.talk.sampling import LARGEST_SEED
-from stages.questions.talk.written_answer import LoadedModel
+from stages.questions.talk.written_answer import LoadedModel, seeded_generate
 from stages.record.contract.errors import LoamError, RecipeError
 from stages.record.processes import termination_raises
 
@@ -55,7 +55,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[JsonValue, ...]] = {
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """Where a model is served. url: the base of the API. token: the bearer token. model: the name that requests give."""
 
     url: str
@@ -133,15 +133,13 @@ class PromptMaker:
         Raises:
             RecipeError: There is no room for an answer.
         """
-        import torch
         from transformers import BatchEncoding
 
         if len(ids) >= self._loaded.context:
             raise RecipeError(
                 f"The prompt has {len(ids):,} tokens; the context of {self._loaded.found.alias} has {self._loaded.context:,}."
             )
-        given = torch.tensor([ids])
-        return BatchEncoding({"input_ids": given, "attention_mask": torch.ones_like(given)})
+        return BatchEncoding({"input_ids": [ids], "attention_mask": [[1] * len(ids)]}, tensor_type="pt")
 
 
 def refuse_without_extra() -> None:
@@ -189,7 +187,7 @@ def _add_handlers(app: FastAPI, loaded: LoadedModel) -> None:
     manager.force_model = name
     manager.loaded_models[manager.process_model_name(name)] = TimedModel(loaded.model, -1, processor=PromptMaker(loaded))
     loaded.model.generation_config.update(do_sample=True, temperature=1.0, top_p=1.0, top_k=0)  # OpenAI's defaults
-    loaded.model.generate = _seeded(loaded.model.generate, loaded.context)
+    loaded.model.generate = seeded_generate(loaded.model.generate, loaded.context)
 
     def add(path: str, kind: str, handler: type[Any]) -> None:
         class Seeding(handler):  # type: ignore[misc]
@@ -207,19 +205,6 @@ def _add_handlers(app: FastAPI, loaded: LoadedModel) -> None:
 
     add("/v1/chat/completions", "chat", ChatCompletionHandler)
     add("/v1/completions", "completion", CompletionHandler)
-
-
-def _seeded(generate: Callable[..., Any], context: int) -> Callable[..., Any]:
-    """Returns transformers' generate, which is seeded where it runs, because requests wait for each other, and ends at the end of the context."""
-
-    def generated(*, input_ids: Any, generation_config: Any, **rest: Any) -> Any:
-        import torch
-
-        generation_config.max_new_tokens = min(generation_config.max_new_tokens, context - input_ids.shape[1])  # the handler reads it again
-        torch.manual_seed(generation_config.seed)
-        return generate(input_ids=input_ids, generation_config=generation_config, **rest)
-
-    return generated
 
 
 def checked(body: Body, kind: str) -> Body:
@@ -269,7 +254,7 @@ def error_answer(status: int, message: str) -> Response:
     return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status_code=status)
 
 
-def serve(found: ExportedModel, port: int, announce: Callable[[Served], None]) -> None:
+def serve(found: ExportedModel, port: int, announce: Callable[[ServedModel], None]) -> None:
     """Serves a model until interrupted or terminated, and then returns. A port in use is refused before the model is loaded.
 
     Args:
@@ -285,5 +270,5 @@ def serve(found: ExportedModel, port: int, announce: Callable[[Served], None]) -
     with suppress(KeyboardInterrupt), termination_raises(KeyboardInterrupt), bound(port) as listener:
         app = make_app(load(found), token)
         listener.listen()
-        announce(Served(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", token, found.alias))
+        announce(ServedModel(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", token, found.alias))
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

@@ -103,7 +103,7 @@ def serve_model(
     found = find_model(home, name, models())
     refuse_replaced_template(home, found)
 
-    def announce(served: model_server.Served) -> None:
+    def announce(served: model_server.ServedModel) -> None:
         def show() -> None:
             say(f"{served.model} is served at {served.url} (Ctrl-C stops it). In another terminal:\n")
             say(f"  export OPENAI_BASE_URL={served.url} OPENAI_API_KEY={served.token}", flush=True)

@@ -58,13 +58,17 @@ def test_the_log_has_every_line_that_is_shown_and_how_the_run_began_and_ended(tm
     shown = io.StringIO()
     with watching(shown):
         run_id = run(tmp_path)
-    first, *lines, last = logged(tmp_path)
-    assert first.startswith(f"run {run_id} of the recipe toy (") and '{"flow": "pretrain", "until": ""}' in first
+    first, nodes, *lines, last = logged(tmp_path)
+    assert (
+        nodes == "nodes: words, count"
+        and first.startswith(f"run {run_id} of the recipe toy (")
+        and '{"flow": "pretrain", "until": ""}' in first
+    )
     assert lines == shown.getvalue().splitlines() and lines[-1].startswith("count              built")
     assert [line for line in lines if line.endswith("3 words")] == ["count              3 words"]
     assert last == "done: 2 built"
     run(tmp_path, perform=lambda node, work: work(lambda event: None))
-    assert logged(tmp_path)[1:] == ["done: 2 cached"], "without an observer, as when nothing is to be built"
+    assert logged(tmp_path)[2:] == ["done: 2 cached"], "without an observer, as when nothing is to be built"
 
 
 def test_progress_is_in_the_log_only_so_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

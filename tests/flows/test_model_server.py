@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from flows import model_server
 from flows.cli import main
-from flows.model_server import Served, make_app
+from flows.model_server import ServedModel, make_app
 from flows.pipeline import models
 from stages.questions.talk.conversation import Conversation
 from stages.questions.talk.exported_model import find_model
@@ -192,7 +192,7 @@ def test_a_missing_extra_is_told(home: Path, monkeypatch: pytest.MonkeyPatch, ca
 
 
 @pytest.fixture(scope="module", params=["dpo", "base"])
-def running(home: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
+def running(home: Path, request: pytest.FixtureRequest) -> Iterator[ServedModel]:
     """A server of the command line, behind a proxy that answers nothing."""
     said = home.parent / f"{request.param}.json"
     with said.open("wb") as out:
@@ -200,14 +200,14 @@ def running(home: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
         process = subprocess.Popen(words, cwd=PROJECT, env=behind_a_dead_proxy(os.environ), stdout=out)
     try:
         until(lambda: said.read_text().endswith("}\n") or process.poll() is not None, 280)
-        yield Served(**answered(said.read_text(), "serve-model"))
+        yield ServedModel(**answered(said.read_text(), "serve-model"))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
 
 
 @pytest.mark.long
-def test_openais_client_is_answered(running: Served, loaded: dict[str, LoadedModel]) -> None:
+def test_openais_client_is_answered(running: ServedModel, loaded: dict[str, LoadedModel]) -> None:
     with OpenAI(base_url=running.url, api_key=running.token) as client:
         assert [one.id for one in client.models.list()] == [running.model]
         if "base" in running.model:

@@ -10,7 +10,7 @@ Source: TextIteratorStreamer and StoppingCriteria of transformers.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -100,3 +100,21 @@ class WrittenAnswer:
         import torch
 
         return torch.full((ids_BL.shape[0],), self._stopped.is_set(), device=ids_BL.device, dtype=torch.bool)
+
+
+def seeded_generate(generate: Callable[..., Any], context: int) -> Callable[..., Any]:
+    """Returns transformers' generate, seeded where it runs, because requests wait for each other. It ends at the end of the context.
+
+    Args:
+        generate: The method of a model.
+        context: Tokens that the model can read.
+    """
+
+    def generated(*, input_ids: Any, generation_config: Any, **rest: Any) -> Any:
+        import torch
+
+        generation_config.max_new_tokens = min(generation_config.max_new_tokens, context - input_ids.shape[1])  # the handler reads it again
+        torch.manual_seed(generation_config.seed)
+        return generate(input_ids=input_ids, generation_config=generation_config, **rest)
+
+    return generated
