@@ -19,6 +19,7 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Protocol, cast
 
+from stages.corpus.documents.document_format import NO_NAMES, DocumentFormat
 from stages.corpus.documents.format_csv import CsvFormat
 from stages.corpus.documents.format_text import TextFormat
 from stages.corpus.documents.import_documents import PATTERNS
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from stages.corpus.warc.records import WarcRecord
     from stages.record.contract.declaration import Context
+    from stages.record.tables.jsonl import JsonRecord
 
 HEAD_BYTES = 4 << 20  # decompressed bytes that are read of a JSON Lines file
 WARC_BYTES = 16 << 20  # compressed bytes that are read of a WARC file
@@ -287,14 +289,26 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     return FileKind.DOCUMENTS, FileHead(len(read), texts, 0, 0, min(1.0, len(read) / max(rows, 1)), text_field=field)
 
 
+def _first_records(known: DocumentFormat, path: str, names: Mapping[str, str]) -> tuple[list[JsonRecord], list[str]]:
+    """Returns the first records of a file of documents, and why others before them cannot be read. names: see DocumentFormat.records.
+
+    Raises:
+        UnusableFileError: The file cannot be read.
+    """
+    bad = list[str]()
+    ctx = cast("Context", SimpleNamespace(drop=lambda reason, where, record: bad.append(reason)))
+    try:
+        return list(islice(known.records(ExternalFile(path, os.stat(path).st_size, ""), ctx, names), JUDGED_LINES)), bad
+    except LoamError as error:
+        raise UnusableFileError(f"cannot be read: {error.what}") from None
+
+
 def read_csv(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:
     """Returns the head of a CSV file.
 
     Raises:
         UnusableFileError: It cannot be read, or no column holds texts.
     """
-    file, bad = ExternalFile(path, os.stat(path).st_size, ""), list[str]()
-    ctx = cast("Context", SimpleNamespace(drop=lambda reason, where, record: bad.append(reason)))
     with open(path, "rb") as raw:
         header = _read(_decompressed(raw, path), 1 << 16).partition(b"\n")[0].decode("utf-8", "replace")
     names = {name.strip('"\ufeff \r') for name in re.split("[,;\t]", header)}
@@ -304,15 +318,12 @@ def read_csv(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, Fil
         raise UnusableFileError(
             f"has the columns {shown}; name the one with the text in a recipe: crawl.fields={{SOURCE: {{text: COLUMN}}}}"
         )
-    try:
-        rows = list(islice(CsvFormat().records(file, ctx, {"text": field}), JUDGED_LINES))
-    except LoamError as error:
-        raise UnusableFileError(f"cannot be read: {error.what}") from None
+    rows, bad = _first_records(CsvFormat(), path, {"text": field})
     texts = [(text, "") for row in rows if (text := row.value.get(field))]
     if not texts:
         raise UnusableFileError("has no text in its first rows")
     read = sum(len(str(value).encode()) + 1 for row in rows for value in row.value.values())
-    share = 1.0 if len(rows) + len(bad) < JUDGED_LINES or path.endswith(".gz") else min(1.0, read / file.bytes)
+    share = 1.0 if len(rows) + len(bad) < JUDGED_LINES or path.endswith(".gz") else min(1.0, read / os.stat(path).st_size)
     return FileKind.DOCUMENTS, FileHead(
         len(rows), texts[:sample], sum(len(text.encode()) for text, _ in texts), len(bad), share, text_field=field
     )
@@ -324,12 +335,8 @@ def read_text(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, Fi
     Raises:
         UnusableFileError: It cannot be read.
     """
-    file, bad = ExternalFile(path, os.stat(path).st_size, ""), list[str]()
-    ctx = cast("Context", SimpleNamespace(drop=lambda reason, where, record: bad.append(reason)))
-    try:
-        texts = [(record.value["text"], "") for record in TextFormat().records(file, ctx)]
-    except LoamError as error:
-        raise UnusableFileError(f"cannot be read: {error.what}") from None
+    records, bad = _first_records(TextFormat(), path, NO_NAMES)
+    texts = [(record.value["text"], "") for record in records]
     if bad or not texts[0][0].strip():
         raise UnusableFileError(bad[0] if bad else "has no text")
     return FileKind.DOCUMENTS, FileHead(1, texts, 0, 0, 1.0)
