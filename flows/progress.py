@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, TextIO
 
+from stages.record.contract.count_words import record_counts_text
 from stages.record.contract.printable import one_line
 from stages.record.contract.quantities import about_text, size_text
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from stages.record.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
 
 PLAIN_EVERY_S = 5.0
-SHOWN_REASONS = 6
-NO_PAGE = "not_a_page"  # the reason of extract for a record that holds a request or the crawl's own data
 ENOUGH = 0.05
 """Share of a node that must be done before its progress says how long it still takes."""
 LOG_EVERY_S = 30.0
@@ -161,27 +160,6 @@ def progress_text(done: float, total: float | None, unit: str, note: str) -> str
     return f"{done:,}{share} {unit}{percent}" + (f", {note}" if note else "")
 
 
-def record_counts_text(unit: str, rows_in: int, kept: int, changed: int, dropped: Mapping[str, int]) -> str:
-    """Returns record counts as text: "1,503 pages in, 1,201 kept, 40 changed, 262 dropped (language 200, no_text 62)".
-
-    Args:
-        unit: the unit in the plural ("pages").
-        rows_in: number of records in the inputs.
-        kept: number of unchanged records.
-        changed: number of records that were kept with changes.
-        dropped: reason -> number of records; the text names the SHOWN_REASONS most frequent reasons, and how many records have others.
-    """
-    skipped = dropped.get(NO_PAGE, 0)
-    dropped = {reason: count for reason, count in dropped.items() if reason != NO_PAGE}
-    total = sum(dropped.values())
-    shown = sorted(dropped.items(), key=lambda item: -item[1])[:SHOWN_REASONS]
-    others = total - sum(count for _, count in shown)
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in [*shown, ("others", others)] if count)
-    unchanged, edited = f", {kept:,} kept" if kept or not changed else "", f", {changed:,} changed" if changed else ""
-    passed_over = f", {skipped:,} skipped: no page" if skipped else ""
-    return f"{rows_in:,} {unit} in{passed_over}{unchanged}{edited}" + (f", {total:,} dropped ({reasons})" if total else "")
-
-
 def end_values(result: Result) -> EventValues:
     """Returns the values of a node's last event: state, seconds, and a text with its record counts or its rows, size and figures."""
     from stages.record.contract.declaration import unit_of
@@ -190,7 +168,7 @@ def end_values(result: Result) -> EventValues:
     figures = [f"{name.replace('_', ' ')} {value:.4g}" for name, value in manifest["summary"].items() if isinstance(value, float)]
     text = ", ".join([f"{manifest['rows']:,} {unit_of(manifest)}", size_text(manifest["bytes"]), *figures[-4:]])
     if counts := manifest["record_counts"]:
-        text = record_counts_text(counts["unit"], counts["rows_in"], counts["kept"], counts["changed"], counts["dropped"])
+        text = record_counts_text(counts)
     if short := manifest["summary"].get("items_too_short"):
         text += f", {short:,} items too short to be searched for"
     return {"state": result.state, "seconds": result.seconds, "text": text}

@@ -11,14 +11,13 @@ from pathlib import Path
 from dashboards.charts import bar_options, draw, flow_options, histogram_options
 from dashboards.documents import artifacts_of, documents_nodes, rows_of, searched
 from dashboards.page import DashboardPage, PageVisit, Shown, cards, grid, in_thread, named, tag
+from stages.record.contract.count_words import NO_PAGE, SKIPPED, reason_words
 from stages.record.index import database
 from stages.record.index.database import Row
 
 MAX_REASONS = 7
 """Reasons of a node that the funnel names; the others are one flow."""
 TOP = 12
-SKIPPED = {"not_a_page": "skipped: no page"}
-"""Reason -> what people call it: the request and metadata records of a WARC file are no pages that were lost."""
 
 
 def funnel(home: Path, nodes: Mapping[str, str], unit: str) -> tuple[list[tuple[str, str, float]], list[str]]:
@@ -38,7 +37,7 @@ def funnel(home: Path, nodes: Mapping[str, str], unit: str) -> tuple[list[tuple[
     for node, after in zip(order, [*order[1:], "kept"], strict=False):
         own = counts[nodes[node]]
         dropped = sorted(
-            ((SKIPPED.get(reason, reason), count) for entry, reason, count in own if entry == "dropped" and count), key=lambda one: -one[1]
+            ((reason_words(reason), count) for entry, reason, count in own if entry == "dropped" and count), key=lambda one: -one[1]
         )
         named_drops = dropped[:MAX_REASONS] + (
             [("other reasons", sum(count for _, count in dropped[MAX_REASONS:]))] if dropped[MAX_REASONS:] else []
@@ -108,9 +107,8 @@ async def show(visit: PageVisit) -> None:
 
     def opened(args: Row) -> None:
         node, _, reason = str(args.get("name", "")).rpartition(" > ")[2].partition(": ")
-        back = {text: key for key, text in SKIPPED.items()}
         if node in made and reason:
-            ui.navigate.to(visit.address("/data/drops", node=node, reason=back.get(reason, reason)))
+            ui.navigate.to(visit.address("/data/drops", node=node, reason=NO_PAGE if reason == SKIPPED else reason))
 
     title = "From records to the documents that are kept, in " + ("characters" if unit == "chars" else "records")
     with tag("div", css="wide"):

@@ -13,7 +13,7 @@ import pytest
 
 from flows.cli import main
 from flows.opened_recipe import split_settings
-from flows.progress import progress_text, record_counts_text
+from flows.progress import progress_text
 from stages.record.contract.errors import RecipeError
 from tests.conftest import PROJECT, answered, loam, nodes_of
 
@@ -226,16 +226,8 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and "Broken" not in done.stderr
 
 
-def test_texts_of_progress_and_record_counts() -> None:
+def test_texts_of_progress() -> None:
     assert progress_text(5, 20, "pages", "x") == "5 of 20 pages, 25 %, x"
-    counts = record_counts_text("pages", rows_in=10, kept=5, changed=1, dropped={"a": 1, "b": 3})
-    assert counts == "10 pages in, 5 kept, 1 changed, 4 dropped (b 3, a 1)"
-    assert record_counts_text("records", 9, 4, 0, {"not_a_page": 4, "http_status": 1}) == (
-        "9 records in, 4 skipped: no page, 4 kept, 1 dropped (http_status 1)"
-    )
-    assert record_counts_text("pages", rows_in=9, kept=0, changed=9, dropped={}) == "9 pages in, 9 changed"
-    many = record_counts_text("chats", rows_in=30, kept=2, changed=0, dropped=dict(zip("abcdefg", range(7, 0, -1), strict=True)))
-    assert many == "30 chats in, 2 kept, 28 dropped (a 7, b 6, c 5, d 4, e 3, f 2, others 1)"
 
 
 def test_settings_of_a_deployment_are_split_as_in_a_shell() -> None:

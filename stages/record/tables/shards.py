@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar, cast
 
+from stages.record.contract.count_words import NO_PAGE, SKIPPED, lost
 from stages.record.contract.declaration import HashedFile
 from stages.record.contract.quantities import duration_text, size_text
 from stages.record.engines.local import ARRAY, LOOK_S, NOW, run_in_pool
@@ -298,9 +299,11 @@ class _Progress:
             parts.append("the workers start")
         if speed := (now.size_bytes - self.before.size_bytes) / seconds:
             parts.append(f"{size_text(speed)}/s")
-        if now.documents and (dropped := sum(now.dropped.values())):
-            reasons = ", ".join(f"{reason} {count / now.documents:.0%}" for reason, count in now.dropped.most_common(3))
-            parts.append(f"{dropped / now.documents:.0%} dropped ({reasons})")
+        if now.documents and (skipped := now.dropped[NO_PAGE]):
+            parts.append(f"{skipped / now.documents:.0%} {SKIPPED}")
+        if now.documents and (dropped := lost(now.dropped)):
+            reasons = ", ".join(f"{reason} {count / now.documents:.0%}" for reason, count in [*dropped.items()][:3])
+            parts.append(f"{sum(dropped.values()) / now.documents:.0%} dropped ({reasons})")
         if (done := now.share - self.before.share) >= ENOUGH and now.share < 1:
             parts.append(f"{duration_text(seconds * (1 - now.share) / done)} left")
         return round(now.share * len(self.sizes), 1), len(self.sizes), ", ".join(parts)
