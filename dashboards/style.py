@@ -1,4 +1,4 @@
-"""The style sheet of the dashboard, for light and dark, from 390 px on, and its colours.
+"""The style sheet of the dashboard, for light and dark, from 390 px on.
 
 Guarantee: no external file. Colours that carry a meaning are of the palette of Okabe and Ito (2008), which people with colour-blindness tell apart; each
 of them stands beside a word.
@@ -6,10 +6,6 @@ of them stands beside a word.
 
 from __future__ import annotations
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999")
-"""Colours of series, in order. Okabe and Ito's without yellow and black, which vanish on one of the two backgrounds."""
-AXIS, GRID = "#7d8590", "rgba(128,134,143,.22)"
-"""Colours of a chart's text and lines; both are readable on the light and on the dark background."""
 STYLE = """
 :root { --ink: #1c2024; --soft: #5b6470; --line: #dfe3e8; --back: #ffffff; --panel: #f5f7f9; --accent: #0072B2;
   --good: #00785a; --bad: #b84a00; --wait: #8a5a00; --cut: #fbe3d4; --add: #d8f0e6; color-scheme: light; }

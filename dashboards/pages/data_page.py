@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dashboards.charts import bar_options, draw, flow_options, histogram_options
+from dashboards.charts import draw
 from dashboards.documents import artifacts_of, documents_nodes, rows_of, searched
 from dashboards.page import DashboardPage, PageVisit, Shown, cards, grid, in_thread, named, tag
+from stages.evaluation.charts.options import bar_options, flow_options, histogram_options
 from stages.record.contract.count_words import NO_PAGE, SKIPPED, reason_words
 from stages.record.index import database
 from stages.record.index.database import Row

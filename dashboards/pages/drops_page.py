@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboards.charts import bar_options, draw
+from dashboards.charts import draw
 from dashboards.documents import artifacts_of, documents_nodes, rows_of
 from dashboards.page import DashboardPage, PageVisit, Shown, as_text, choice, grid, in_thread, named, tag
+from stages.evaluation.charts.options import bar_options
 from stages.questions.tracing.decision import Decision, RecordedConfig
 from stages.questions.tracing.rule_thresholds import boilerplate_measured, extract_measured, filter_measured
 from stages.record.index import database

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dashboards.charts import draw, histogram_options
+from dashboards.charts import draw
 from dashboards.documents import artifacts_of, rows_of
 from dashboards.page import DashboardPage, PageVisit, as_text, grid, in_thread, named, shown_problem, tag
 from stages.corpus.filter.rules import RULES
+from stages.evaluation.charts.options import histogram_options
 from stages.questions.tracing.decision import RecordedConfig
 from stages.questions.what_if import what_if
 from stages.record.index import database

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dashboards.documents import artifacts_of, rows_of
 from dashboards.page import DashboardPage, PageVisit, Shown, cards, grid, in_thread, named, tag
-from dashboards.style import PALETTE
+from stages.evaluation.charts.options import PALETTE
 from stages.record.index import database
 from stages.record.index.database import Row
 

@@ -11,33 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dashboards.charts import draw, line_options, redraw
+from dashboards.charts import draw, redraw
 from dashboards.curves import Curve, recorded_curves, running_curves, sampled_lines, smoothed
 from dashboards.page import MAX_RUNS, DashboardPage, PageVisit, Shown, cards, choice, grid, in_thread, named, shown_problem, tag
 from dashboards.running import log_lines, working
+from stages.evaluation.charts.options import line_options
 from stages.questions.lineage import RunRow
 from stages.questions.tracing.trace import trace_step
 from stages.questions.tracing.trace_start import start
 from stages.record.contract.states import RunState
 from stages.record.index import database
 from stages.record.index.database import Row
+from stages.training.run.training_curves import EXACT, charts_of, line_name
 
 LIVE_S = 3.0
 """Seconds between two readings of a training that runs."""
-CHARTS: Mapping[str, tuple[str, ...]] = {
-    "Loss": ("loss", "validation_loss"),
-    "Bits per byte": ("bits_per_byte", "validation_bits_per_byte"),
-    "Learning rate": ("lr",),
-    "Gradient norm": ("grad_norm",),
-    "Tokens per second": ("tokens_per_s",),
-    "MFU (share of the peak FLOP/s)": ("mfu", "mfu_by_segment"),
-    "Peak memory of a rank, bytes": ("peak_memory_bytes",),
-    "Update over weight, by group": tuple(f"update_ratio_{group}" for group in ("embedding", "attention", "feed_forward", "norms", "head")),
-}
-"""Title -> its columns of step_metrics. Other metrics get a chart each."""
-NOT_CURVES = ("step", "tokens", "skipped", "sampled", "validation_units")
-EXACT = ("lr", "validation", "peak")
-"""Beginnings of columns that are never smoothed."""
 EVENTS: Mapping[str, re.Pattern[str]] = {
     "resume": re.compile(r".*continues .*?step ([\d,]+).*"),
     "rewind": re.compile(r".*goes back: .*?Steps ([\d,]+).*"),
@@ -141,18 +129,6 @@ def _last_step(home: Path, artifact: str) -> int:
     return int(database.query(home, sql, [f"/{artifact}/", artifact])[1][0][0] or 0)
 
 
-def charts_of(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Returns title -> columns of the charts for some metrics: those of CHARTS, and one for each other metric with its validation."""
-    named_columns = {name for group in CHARTS.values() for name in group}
-    found = {title: tuple(name for name in group if name in columns) for title, group in CHARTS.items()}
-    for name in columns:
-        if name not in named_columns and name not in NOT_CURVES:
-            base = name.removeprefix("validation_")
-            title = base.replace("_", " ").capitalize()
-            found[title] = (*found.get(title, ()), name)
-    return {title: group for title, group in found.items() if group}
-
-
 @dataclass
 class View:
     """How a visitor looks at the curves.
@@ -192,20 +168,13 @@ def chart_options(home: Path, shown: Sequence[ShownTraining], view: View) -> lis
             for place, name in enumerate(group):
                 if name in values:
                     label = (
-                        " ".join([training.run["alias"]] * (len(shown) > 1) + [_short(name)] * (len(group) > 1)) or training.run["alias"]
+                        " ".join([training.run["alias"]] * (len(shown) > 1) + [line_name(name)] * (len(group) > 1)) or training.run["alias"]
                     )
                     lines[label] = values[name] if name.startswith(EXACT) else smoothed(values[name], view.weight)
                     looks.append((number, place) if len(shown) > 1 else (place, 0))
         if lines:
             found.append(line_options(title, lines, "step", (view.log_x, view.log_y), marks if title == "Loss" else None, looks))
     return found
-
-
-def _short(column: str) -> str:
-    """Returns what tells a column from the others of its chart."""
-    if column.startswith("validation_"):
-        return "validation"
-    return {"loss": "train", "bits_per_byte": "train"}.get(column, column.removeprefix("update_ratio_").replace("_", " "))
 
 
 async def show(visit: PageVisit) -> None:

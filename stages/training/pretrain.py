@@ -21,7 +21,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError, model_validator
 
 from stages.record.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage, Summary
 from stages.record.contract.errors import RecipeError, StageError
-from stages.record.contract.report_section import Section, figure
+from stages.record.contract.report_section import Section, figure, named_figure
 from stages.record.settings import CompletedSection, DerivedSettings, Field, StageConfig
 from stages.tokens.tokenizer.canary_files import check_canaries
 from stages.training.job.continuation import write_runs
@@ -303,7 +303,7 @@ def report_section(artifact: Artifact) -> Section:
     cards = (
         ("parameters", f"{summary['parameters']:,}"),
         ("tokens trained on", f"{summary['tokens']:,}"),
-        ("training FLOPs", f"{summary['flops']:.2e}"),
+        ("computed in training", named_figure("flops", summary["flops"])),
     )
     epochs = (
         f"pretrain read the mixture {figure(summary['epochs'])} times: a source was trained on for so many times its epochs in the mixture."

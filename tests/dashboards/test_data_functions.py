@@ -19,7 +19,6 @@ from dashboards.pages.lineage_page import neighbourhood
 from dashboards.pages.read_page import marked_lines
 from dashboards.pages.thresholds_page import changed, dials, settings_lines
 from dashboards.pages.tokens_page import packed
-from dashboards.pages.training_page import charts_of
 from dashboards.running import RUNNING, WAITING, run_nodes
 from flows.pipeline import pipeline, stage_of
 from stages.questions.lineage import run_rows
@@ -27,6 +26,7 @@ from stages.record.contract.errors import RecipeError, StageError
 from stages.record.index import database
 from stages.record.run.run_log import run_log
 from stages.record.store import lease
+from stages.training.run.training_curves import charts_of
 from stages.training.run.training_tables import METRICS
 from tests.questions.two_runs import doc, make_artifact, make_run, make_two_runs
 

@@ -66,7 +66,7 @@ def report_section(artifact: Artifact) -> Section:
         cards=(("longest document", f"{bins[-1]} bins"),),
         paragraphs=(f"{len(bins)} documents were <measured>.",),
         tables=(SectionTable(tuple({"rank": str(rank), "bins": str(size)} for rank, size in enumerate(bins)), numeric=("bins",)),),
-        charts=(LineChart("lengths by rank", "rank", artifact.manifest["config"]["unit"], {"bins": list(enumerate(bins))}),),
+        charts=(LineChart("lengths by rank", "rank", {"bins": list(enumerate(bins))}),),
     )
 
 
@@ -187,7 +187,7 @@ def test_it_runs_and_its_table_and_section_are_seen(data_half: Path) -> None:
     assert answered(loam(data_half, "lineage", "sql", sql, "--json").stdout)["rows"] == wanted
     folder = Path(answered(loam(data_half, "lineage", "show", "report", "--json").stdout)["path"])
     page, short = (folder / "report.html").read_text(), (folder / "report.md").read_text()
-    assert '<h2 id="lengths-of-documents">Lengths of documents</h2>' in page and "lengths by rank" in page and "<svg" in page
+    assert '<h2 id="lengths-of-documents">Lengths of documents</h2>' in page and "lengths by rank" in page and "<figure" in page
     assert "3 documents were &lt;measured&gt;." in page and "<measured>" not in page
     assert "longest document: 13 bins" in short and "## Lengths of documents" in short and "| 2 | 13 |" in short
     (data_half / "home" / "lineage.duckdb").unlink()

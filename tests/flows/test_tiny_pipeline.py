@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -65,10 +67,20 @@ def test_the_results_in_the_documents_are_those_of_make_run() -> None:
 
 def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None:
     page = (artifact(tiny_home, "report") / "report.html").read_text()
-    assert "<svg" in page and "<script" not in page and "src=" not in page and "http-equiv" not in page and "<link" not in page
+    before, _, _ = page.partition("<script type=\"module\">")
+    assert "<figure" in page and "<link" not in page and not re.findall(r"<[^>]* (?:src|style|on\w+)=", before)
     for node in nodes_of("tiny")[:-1]:
         assert node in page
     assert "Parts that are off" in page and "set train_quality.positives to good texts" in page
+
+
+def test_the_recipe_in_the_report_finds_every_artifact(tiny_home: Path, tmp_path: Path) -> None:
+    page = (artifact(tiny_home, "report") / "report.html").read_text()
+    text = re.search(r"defaults written out</summary><pre>(.*?)</pre>", page, re.DOTALL)
+    assert text
+    (tmp_path / "recipe.yaml").write_text(html.unescape(text[1]), encoding="utf-8")
+    nodes = answered(loam("plan", str(tmp_path / "recipe.yaml"), "--json", home=tiny_home).stdout)["nodes"]
+    assert {row["state"] for row in nodes} == {"cached"} and len(nodes) == len(nodes_of("tiny"))
 
 
 def test_nothing_of_the_held_out_items_is_left(tiny_home: Path) -> None:

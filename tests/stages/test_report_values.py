@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from stages.evaluation.charts.chart import line_chart
+from stages.evaluation.charts.page import page_chart
 from stages.evaluation.evaluate.stage import WORDING
-from stages.evaluation.report.stage import STAGE, _environment, result_rows
+from stages.evaluation.report.how_made import environment, recipe
+from stages.evaluation.report.stage import STAGE, result_rows
 from stages.record.contract.declaration import Artifact
+from stages.record.contract.quantities import duration_text
+from stages.record.contract.report_section import BarChart, LineChart
 from stages.record.tables.parquet import schema, write_rows
 from tests.conftest import run_stage
 from tests.stages.made import relisted
@@ -36,7 +41,7 @@ def pipeline(tmp_path: Path) -> dict[str, Artifact]:
 def page(pipeline: dict[str, Artifact], home: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> dict[str, Any]:
     """Returns the values from which the page is rendered."""
     seen: list[dict[str, Any]] = []
-    monkeypatch.setattr("stages.evaluation.charts.theme.render", lambda body, page_title, /, **values: seen.append(values) or "")
+    monkeypatch.setattr("stages.evaluation.charts.page.render", lambda body, page_title, /, **values: seen.append(values) or "")
     run_stage(STAGE, config, {node: relisted(made) for node, made in pipeline.items()}, home)  # a test can have changed the files
     return seen[0]
 
@@ -75,15 +80,23 @@ def test_the_cards_and_the_artifacts(pipeline: dict[str, Artifact], tmp_path: Pa
     number = list(pipeline).index("decontaminate") + 1
     assert seen["cards"] == [
         ("documents after cleaning", f"{number},000"), ("tokens in the corpus", "1,234,567"), ("parameters", "7,000"),
-        ("tokens trained on", "8,000,000"), ("training FLOPs", "9.88e+12"), ("seconds in all nodes", f"{total:,.0f}"),
+        ("tokens trained on", "8,000,000"), ("computed in training", "9.88 TFLOP"), ("time of all nodes", duration_text(total)),
     ]  # fmt: skip
     assert [row["node"] for row in seen["artifacts"]] == list(pipeline)
     encode, digest = list(pipeline).index("encode") + 1, str(relisted(pipeline["encode"]).manifest["digest"])
     assert seen["artifacts"][encode - 1] == {
         "node": "encode", "key": sha256(b"key of encode").hexdigest()[:12], "digest": digest[:12], "rows": f"{encode},000", "unit": "rows", "tokens": "1,234,567",
-        "MB": f"{1.25 * encode:,.2f}", "seconds": f"{encode}.5", "built by": f"r{encode}",
+        "built by": f"r{encode}",
     }  # fmt: skip
-    assert seen["artifacts"][0]["tokens"] == "" and seen["settings"] == dict.fromkeys(pipeline, '{\n "setting": "<value>"\n}')
+    assert seen["artifacts"][0]["tokens"] == "" and seen["costs"][encode - 1] == {
+        "node": "encode", "time": f"{encode}.5 s", "share": f"{100 * (encode + 0.5) / total:.0f} %", "of workers together": f"{encode}.5 s", "computed": "",
+        "peak memory": "", "written": f"{1.25 * encode:,.1f} MB",
+    }  # fmt: skip
+    trained = next(row for row in seen["costs"] if row["node"] == "pretrain")
+    assert trained["computed"] == "9.88 TFLOP" and trained["of workers together"] == duration_text(
+        2 * (list(pipeline).index("pretrain") + 1.5)
+    )
+    assert seen["costs"][-1]["node"] == "all nodes" and seen["costs"][-1]["time"] == duration_text(total)
     pipeline["crawl"].manifest["imported"] = {"provenance": "files of mine"}
     assert page(pipeline, tmp_path / "2", monkeypatch)["artifacts"][list(pipeline).index("crawl")]["built by"] == "imported: files of mine"
 
@@ -92,18 +105,22 @@ def test_the_funnel_lists_record_counts_in_pipeline_order_and_reasons_by_number(
     pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline["dedup"].manifest["record_counts"] = {
-        "unit": "documents", "rows_in": 9_000, "kept": 1_000, "changed": 2_000, "chars_out": 1_000_000,
-        "dropped": {"b": 2_500, "a": 2_500, "most": 3_000, "none": 0},
+        "unit": "documents", "rows_in": 9_000, "kept": 1_000, "changed": 2_000, "chars_in": 1_000_009, "chars_out": 1_000_000, "chars_removed": 9,
+        "dropped": {"b": 2_500, "a": 2_400, "most": 3_000, "none": 0, "not_a_page": 100}, "chars_dropped": {},
     }  # fmt: skip
     pipeline["mix"].manifest["record_counts"] = pipeline["dedup"].manifest["record_counts"]
     values = page(pipeline, tmp_path, monkeypatch)
     (table,), seen = section(values, "Data")["tables"], rows(values, "Data")
-    assert table.numeric == ("in", "kept", "changed", "dropped", "characters out"), "aligned to the right"
+    assert table.numeric == ("in", "out", "characters out"), "aligned to the right"
     assert [row["node"] for row in seen] == ["extract", "boilerplate", "filter", "dedup", "decontaminate", "mix"], "whoever counts"
     assert seen[3] == {
-        "node": "dedup", "unit": "documents", "in": "9,000", "kept": "1,000", "changed": "2,000", "dropped": "8,000",
-        "characters out": "1,000,000", "by reason": "most 3,000, a 2,500, b 2,500",
+        "node": "dedup", "in": "9,000", "out": "3,000", "characters out": "1,000,000",
+        "what became of them": "9,000 documents in, 100 skipped: no page, 1,000 kept, 2,000 shortened, 7,900 dropped (most 3,000, b 2,500, a 2,400)",
     }  # fmt: skip
+    bars = BarChart("dedup: 7,900 of 9,000 documents dropped", {"most": 3_000, "b": 2_500, "a": 2_400}, "documents")
+    assert section(values, "Data")["charts"] == [page_chart(bars), page_chart(replace(bars, title=bars.title.replace("dedup", "mix")))], (
+        "one reason needs no bars"
+    )
 
 
 def test_the_mixture_and_how_often_it_was_trained_on(
@@ -132,8 +149,8 @@ def test_the_charts_are_those_of_the_metrics(pipeline: dict[str, Artifact], tmp_
     write_rows(pipeline["sft"].path / "metrics.parquet", schema(step="int64", loss="float64", validation_loss="float64"), measured)
     charts = section(page(pipeline, tmp_path, monkeypatch), "Training")["charts"]
     lines = {"train": [(1.0, 5.0), (3.0, 2.0)], "validation": [(2.0, 4.0), (3.0, 3.0)]}
-    assert charts[1] == line_chart(lines, "sft: loss by step", "step", "loss")
-    assert [c.split('aria-label="')[1].split(":")[0] for c in charts] == ["pretrain", "sft", "dpo"]
+    assert charts[1] == page_chart(LineChart("sft: loss", "step", lines, exact=("validation",)))
+    assert [chart.label.split(":")[0] for chart in charts] == ["pretrain", "sft", "dpo"]
 
 
 def test_figures_by_size_and_kind(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,18 +182,22 @@ def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path
     ]  # fmt: skip
 
 
+def described(seen: dict[str, Any]) -> dict[str, str]:
+    return {row["what"]: row["value"] for row in seen["environment"]}
+
+
 def test_where_and_with_what_it_was_trained(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline["pretrain"].manifest["imported"] = {"provenance": "elsewhere"}
     hardware = {"processor": "fast", "cores": 8, "memory_bytes": 3 * 2**30, "gpus": ["one", "two"]}
     pipeline["sft"].manifest.update(seed=17, code={"commit": "0123456789abcdef", "dirty": "x"}, summary={"ranks": 6},  # type: ignore[call-arg]
                                 environment={"python": "3.12", "packages": {"torch": "2"}, "hardware": hardware})  # fmt: skip
-    seen = page(pipeline, tmp_path, monkeypatch)["environment"]
+    seen = described(page(pipeline, tmp_path, monkeypatch))
     assert {k: v for k, v in seen.items() if k != "packages"} == {
         "processor": "fast, 8 cores, 3 GiB", "GPUs": "one, two", "ranks": "6", "Python": "3.12", "code": "0123456789ab with changes", "seed": "17",
     }  # fmt: skip
     assert seen["packages"] == "a 1, p0 24, p1 25, p2 23, torch 2", "of all nodes, in order"
     del pipeline["pretrain"].manifest["imported"]
-    seen = page(pipeline, tmp_path / "2", monkeypatch)["environment"]
+    seen = described(page(pipeline, tmp_path / "2", monkeypatch))
     assert (seen["processor"], seen["GPUs"], seen["code"], seen["ranks"], seen["seed"]) == ("p, 2 cores, 16 GiB", "none", "abc", "2", "1")
 
 
@@ -224,7 +245,7 @@ def test_if_everything_is_imported_the_first_checkpoint_counts(pipeline: dict[st
         role: Artifact(one.path, {**one.manifest, "imported": {"provenance": "mine"}, "seed": 40 + number})  # type: ignore[typeddict-item]
         for number, (role, one) in enumerate(trained.items())
     }
-    assert _environment(imported)["seed"] == "40"
+    assert environment(imported)["seed"] == "40"
 
 
 def test_the_folders_of_the_models_and_what_they_wrote(
@@ -252,3 +273,26 @@ def test_the_folded_table_has_every_metric(pipeline: dict[str, Artifact], tmp_pa
     seen = page(pipeline, tmp_path, monkeypatch)
     shown, every = ([row["metric"] for row in seen[name] if row["task"] == "docs_complete"] for name in ("results", "all_results"))
     assert shown == ["acc_mutual_info"] and {"acc_mutual_info", "acc"} <= set(every)
+
+
+def test_the_recipe_has_every_setting_and_names_what_is_off_or_imported(pipeline: dict[str, Artifact]) -> None:
+    pipeline["dedup"].manifest["imported"] = {"provenance": "mine"}
+    pipeline["dedup"].manifest["alias"] = "dedup-3"
+    pipeline["pretrain"].manifest["run_id"] = "20260101-000000-my-recipe-12ab"
+    found = yaml.safe_load(recipe(pipeline, {"filter": "turned off in the recipe: remove it", "mix": "needs encode"}, "A title"))
+    assert (found["name"], found["seed"], found["runtime"], found["import"]) == ("my-recipe", 1, {"workers": 2}, {"dedup": "dedup-3"})
+    assert (
+        found["encode"] == {"setting": "<value>"}
+        and "dedup" not in found
+        and found["filter"] is False
+        and found["report"] == {"title": "A title"}
+    )
+
+
+def test_a_price_of_the_machine_gives_costs(pipeline: dict[str, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline["mix"].manifest["ended"] = "2026-01-01T02:00:00+00:00"
+    pipeline["crawl"].manifest["imported"] = {"provenance": "mine"}
+    costs = page(pipeline, tmp_path, monkeypatch, usd_per_hour=30)["costs"]
+    assert next(row["USD"] for row in costs if row["node"] == "mix") == "60.00" and "crawl" not in [row["node"] for row in costs]
+    others = sum(n + 0.5 for n, node in enumerate(pipeline, 1) if node not in ("mix", "crawl"))
+    assert float(costs[-1]["USD"]) == pytest.approx(60 + 30 / 3600 * others, abs=0.01)

@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flows.trials.sweep.scaling_fit import STYLE, Interval, MeasuredLoss
+from flows.trials.sweep.scaling_fit import Interval, MeasuredLoss
+from stages.record.contract.quantities import flops_text
+from stages.record.contract.report_section import LineChart
 
 TOLERANCE = 1.05
 """Largest ratio of the FLOPs of a profile: a budget is rounded up to whole steps."""
@@ -98,22 +100,15 @@ def best_size(profile: Profile) -> BestSize:
     return BestSize(profile.flops, profile.label, len(losses), Interval(lowest.position, *lowest.ends), round(read), lowest.value)
 
 
-def isoflop_chart(name: str, found: Sequence[Profile]) -> str:
-    """Returns an SVG of the mean loss over log10 of the parameters, one line per profile; "" without profiles.
-
-    Args:
-        name: Name of the sweep, for the title.
-        found: The profiles.
-    """
-    from stages.evaluation.charts.chart import line_chart
-
+def isoflop_chart(found: Sequence[Profile]) -> LineChart:
+    """Returns a chart of the mean loss over the parameters, one line per profile."""
     lines = {
-        f"{profile.flops:.3g} FLOPs{profile.label and ', '}{profile.label}": [
-            (math.log10(size), loss) for size, loss in profile.losses.items()
+        f"{flops_text(profile.flops)}{profile.label and ', '}{profile.label}": [
+            (float(size), loss) for size, loss in profile.losses.items()
         ]
         for profile in found
     }
-    return line_chart(lines, f"{name}: loss at equal FLOPs", "log10 of parameters", "nats per held-out token").replace(">", f">{STYLE}", 1)
+    return LineChart("Loss at equal FLOPs (nats per held-out token)", "parameters", lines, exact=tuple(lines))
 
 
 NEAR = 2

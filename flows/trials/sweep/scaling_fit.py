@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.record.contract.errors import RecipeError
+from stages.record.contract.report_section import LineChart
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,6 @@ RESAMPLES = 400
 STEPS = 150  # maximum number of steps of a minimisation
 EXPONENTS = (0.1, 0.3, 0.5, 0.8, 1.2)  # the starts
 LOWEST, HIGHEST = 1e-3, 4.0  # limits of an exponent
-STYLE = "<style>text{font:12px sans-serif}.grid{stroke:#ccc}.title,.label{font-weight:600}</style>"
 NAMES = ("E", "A", "alpha", "B", "beta")
 
 
@@ -129,25 +129,17 @@ def at_limit(constants: Mapping[str, Interval]) -> list[str]:
     return [name for name in ("alpha", "beta") if name in constants and not 1.001 * LOWEST < constants[name].value < 0.999 * HIGHEST]
 
 
-def loss_chart(name: str, measured: Sequence[MeasuredLoss]) -> str:
-    """Returns an SVG of the mean loss over log10 of the tokens, one line per size of model; "" without trainings.
-
-    Args:
-        name: Name of the sweep, for the title.
-        measured: The trainings.
-    """
-    import math
+def loss_chart(measured: Sequence[MeasuredLoss]) -> LineChart:
+    """Returns a chart of the mean loss over the tokens, one line per size of model."""
     from statistics import fmean
-
-    from stages.evaluation.charts.chart import line_chart
 
     losses: dict[tuple[int, int], list[float]] = {}
     for one in measured:
         losses.setdefault((one.parameters, one.tokens), []).append(one.loss)
     lines: dict[str, list[tuple[float, float]]] = {}
     for (parameters, tokens), found in sorted(losses.items()):
-        lines.setdefault(f"{parameters:,}", []).append((math.log10(tokens), fmean(found)))
-    return line_chart(lines, f"{name}: loss by parameters", "log10 of tokens", "nats per held-out token").replace(">", f">{STYLE}", 1)
+        lines.setdefault(f"{parameters:,} parameters", []).append((tokens, fmean(found)))
+    return LineChart("Loss by parameters (nats per held-out token)", "tokens", lines, exact=tuple(lines))
 
 
 def _interval(values: Array) -> Interval:

@@ -1,4 +1,4 @@
-"""What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json, loss.svg and isoflop.svg.
+"""What a home keeps of a sweep: `<home>/sweeps/<name>/` with prediction.json, sweep.json and charts.html.
 
 Guarantee: each file is written durably (flows/trials/trial_record.py). prediction.json is written once and never replaced.
 """
@@ -22,7 +22,8 @@ from stages.record.store.files import write_durably
 
 TableRow = dict[str, str | int | None]
 """A row of a printed table."""
-RECORD, PREDICTION, CHART, ISOFLOP_CHART = "sweep.json", "prediction.json", "loss.svg", "isoflop.svg"
+RECORD, PREDICTION, CHARTS = "sweep.json", "prediction.json", "charts.html"
+PAGE = "<h1>{{ name }}</h1>{{ look(log_x=true) }}{% for chart in charts %}{{ figure(chart) }}{% endfor %}"
 COMPARED = ("pretrain.model", "pretrain.budget")
 """The settings in which the trainings of a profile differ: the size of the model, and with it the tokens of equal FLOPs."""
 
@@ -127,13 +128,15 @@ def read_prediction(home: Path, name: str) -> StatedPredictions | None:
 
 
 def write_record(home: Path, record: SweepRecord) -> Path:
-    """Returns the folder of a sweep, after writing the sweep and its charts."""
+    """Returns the folder of a sweep, after writing the sweep and a page with its charts."""
+    from stages.evaluation.charts.page import page_chart, render
+
     folder = sweep_folder(home, record.name)
     write_kept(home, folder / RECORD, record)
-    if chart := loss_chart(record.name, [_measured(one) for one in record.trainings]):
-        write_durably(folder / CHART, chart)
-    if chart := isoflop_chart(record.name, swept_profiles(record)):
-        write_durably(folder / ISOFLOP_CHART, chart)
+    charts = [
+        page_chart(chart) for chart in (loss_chart([_measured(one) for one in record.trainings]), isoflop_chart(swept_profiles(record)))
+    ]
+    write_durably(folder / CHARTS, render(PAGE, record.name, name=record.name, charts=[chart for chart in charts if chart]))
     return folder
 
 

@@ -1,25 +1,30 @@
 """Draws samples of dropped and kept pages for the report.
 
-Guarantee: the samples follow from the artifact alone: those of the first shard whose doc_ids have the smallest sha256. Text is shown as one
-line without characters that steer a terminal.
-Cost: one pass over the decisions of one shard, and over its documents for kept pages.
+Guarantee: the samples follow from the artifacts alone: those of the first shard whose doc_ids have the smallest sha256. Text is shown without
+characters that steer a terminal. A record that was no page is no sample.
+Cost: one pass over the decisions of one shard, and over the documents of one shard for the texts.
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
+from stages.record.contract.count_words import NO_PAGE
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.printable import printable
-from stages.record.contract.report_section import Section, SectionTable
+from stages.record.contract.report_section import PageSample, Section
+from stages.record.store import manifest
 from stages.record.tables.parquet import read_rows
 
 HEADING = "Samples of pages"
 SAMPLES = 5
-SHOWN_CHARS = 300
+SHOWN_CHARS = 600
+KEPT = "kept"
 
 
 def dropped_pages(artifact: Artifact) -> Section | None:
@@ -28,11 +33,14 @@ def dropped_pages(artifact: Artifact) -> Section | None:
     if not shards:
         return None
     rows = read_rows(shards[0], ["doc_id", "url", "verdict", "reason"])
-    drawn = _drawn((row["doc_id"], row["url"] or "", row["reason"] or "") for row in rows if row["verdict"] == "dropped" and row["doc_id"])
-    table = tuple({"node": artifact.manifest["node"], "page": printable(url), "reason": reason} for _, url, reason in drawn)
-    return (
-        Section(HEADING, tables=(SectionTable(table, f"Dropped pages, {SAMPLES} per node, drawn by hash", folded=True),)) if table else None
+    drawn = _drawn(
+        (row["doc_id"], row["url"] or "", row["reason"] or "")
+        for row in rows
+        if row["verdict"] == "dropped" and row["doc_id"] and row["reason"] != NO_PAGE
     )
+    node = str(artifact.manifest["node"])
+    samples = tuple(PageSample(node, doc_id, printable(url), reason) for doc_id, url, reason in drawn)
+    return Section(HEADING, samples=samples) if samples else None
 
 
 def dropped_and_kept_pages(artifact: Artifact) -> Section | None:
@@ -41,14 +49,34 @@ def dropped_and_kept_pages(artifact: Artifact) -> Section | None:
     dropped = dropped_pages(artifact)
     if not shards:
         return dropped
-    names = {
-        doc_id: url for doc_id, url, _ in _drawn((row["doc_id"], row["url"] or "", "") for row in read_rows(shards[0], ["doc_id", "url"]))
-    }
-    texts = {row["doc_id"]: _beginning(row["text"]) for row in read_rows(shards[0], ["doc_id", "text"]) if row["doc_id"] in names}
-    rows = tuple({"page": printable(url), "text": texts[doc_id]} for doc_id, url in names.items())
-    kept = (SectionTable(rows, f"Pages that {artifact.manifest['node']} kept, {SAMPLES} drawn by hash", folded=True),) if rows else ()
-    tables = ((*dropped.tables,) if dropped else ()) + kept
-    return Section(HEADING, tables=tables) if tables else None
+    drawn = _drawn((row["doc_id"], row["url"] or "", "") for row in read_rows(shards[0], ["doc_id", "url"]))
+    texts, node = _texts(shards[0], {doc_id for doc_id, _, _ in drawn}), str(artifact.manifest["node"])
+    kept = tuple(PageSample(node, doc_id, printable(url), KEPT, texts[doc_id]) for doc_id, url, _ in drawn)
+    samples = (dropped.samples if dropped else ()) + kept
+    return Section(HEADING, samples=samples) if samples else None
+
+
+def with_texts(samples: Sequence[PageSample], inputs: Mapping[str, Artifact]) -> list[PageSample]:
+    """Returns the samples with the texts of dropped pages, from the first shard of what their stage read.
+
+    Args:
+        samples: The samples.
+        inputs: Node -> artifact. A text whose artifact is not among them stays empty.
+    """
+    found: dict[tuple[str, UUID], str] = {}
+    for node in dict.fromkeys(sample.node for sample in samples):
+        wanted = {sample.doc_id for sample in samples if sample.node == node and not sample.text}
+        for read in inputs[node].manifest["inputs"].values() if wanted else ():
+            parent = inputs.get(read["node"])
+            if parent is not None and manifest.input_digest(parent) == read["digest"] and (parent.path / "documents").is_dir():
+                shard = min((parent.path / "documents").glob("*.parquet"))
+                found |= {(node, doc_id): text for doc_id, text in _texts(shard, wanted).items()}
+    return [replace(sample, text=sample.text or found.get((sample.node, sample.doc_id), "")) for sample in samples]
+
+
+def _texts(shard: Path, wanted: Collection[UUID]) -> dict[UUID, str]:
+    """Returns doc_id -> the beginning of the text of some documents of a shard."""
+    return {row["doc_id"]: _beginning(row["text"]) for row in read_rows(shard, ["doc_id", "text"]) if row["doc_id"] in wanted}
 
 
 def _drawn(pages: Iterable[tuple[UUID, str, str]]) -> list[tuple[UUID, str, str]]:
@@ -57,6 +85,6 @@ def _drawn(pages: Iterable[tuple[UUID, str, str]]) -> list[tuple[UUID, str, str]
 
 
 def _beginning(text: str) -> str:
-    """Returns the first SHOWN_CHARS characters of a text, with its white space as single blanks."""
-    words = " ".join(text[: 4 * SHOWN_CHARS].split())
-    return printable(words[:SHOWN_CHARS]) + (" …" if len(words) > SHOWN_CHARS or len(text) > 4 * SHOWN_CHARS else "")
+    """Returns the first SHOWN_CHARS characters of a text, without empty lines."""
+    lines = "\n".join(line for line in text[: 4 * SHOWN_CHARS].splitlines() if line.strip())
+    return printable(lines[:SHOWN_CHARS]) + (" …" if len(lines) > SHOWN_CHARS or len(text) > 4 * SHOWN_CHARS else "")

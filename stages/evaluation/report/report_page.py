@@ -1,4 +1,4 @@
-"""The page of the report (a Jinja2 body for stages/evaluation/charts/theme.py, after MACRO) and its Markdown summary.
+"""The page of the report (a Jinja2 body for stages/evaluation/charts/page.py, after MACRO) and its Markdown summary.
 
 It also formats the verdicts for the log and the JSON. It handles strings only and decides nothing.
 """
@@ -16,51 +16,72 @@ from stages.evaluation.statistics.verdicts import ALPHA, CONFIDENCE, Verdict, Ve
 BODY = """
 <h1>{{ title }}</h1>
 <p class="soft">From raw crawl to evaluated checkpoint. Every figure was read from the artifacts listed at the end.</p>
-<div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
 {% for note in notes %}<p><b>{{ note }}</b></p>{% endfor %}
+<nav aria-label="Parts of this page">{% for anchor, name in parts %}<a href="#{{ anchor }}">{{ name }}</a>{% endfor %}</nav>
 
 {% if results %}
-<h2 id="results">Results</h2>
-{{ grid(results, models) }}
-<h3>What the models had to show</h3>
+<h2 id="verdicts">What the models had to show</h2>
 <p>{{ verdicts.claims_count }}</p>
-{{ verdict_table(verdicts.claims) }}
-<details><summary>Further comparisons, not required: {{ verdicts.comparisons_count }}</summary>{{ verdict_table(verdicts.comparisons) }}</details>
+{{ verdict_list(verdicts.claims) }}
 <p class="soft small">{{ verdicts.note }}</p>
-<details><summary>Every metric</summary>{{ grid(all_results, models) }}</details>
+<details><summary>Further comparisons, not required: {{ verdicts.comparisons_count }}</summary>{{ verdict_list(verdicts.comparisons) }}</details>
+<h2 id="results">Results</h2>
+{{ grid(results, models, 'stack') }}
+<details><summary>Every metric</summary>{{ grid(all_results, models, 'stack') }}</details>
 {% endif %}
+<div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
 {% for section in sections %}
-{% if section.heading and section.heading != 'Results' and (section.paragraphs or section.tables or section.charts) %}
-<h2 id="{{ section.heading|lower|replace(' ', '-') }}">{{ section.heading }}</h2>
+{% if section.heading and section.heading != 'Results' and section.shown %}
+<h2 id="{{ section.anchor }}">{{ section.heading }}</h2>
 {% endif %}
 {% for paragraph in section.paragraphs %}<p{% if section.heading == 'Results' %} class="soft small"{% endif %}>{{ paragraph }}</p>{% endfor %}
-{% for chart in section.charts %}{{ chart|safe }}{% endfor %}
-{% for table in section.tables %}
-{% if table.folded %}<details><summary>{{ table.title }}</summary>{{ grid(table.rows, table.numeric) }}</details>{% else %}
+{% if section.curves %}{{ look() }}{% endif %}
+{% for table in section.tables if not table.folded %}
 {% if table.title %}<h3>{{ table.title }}</h3>{% endif %}
-{{ grid(table.rows, table.numeric) }}{% endif %}
+{{ grid(table.rows, table.numeric, 'stack') }}
+{% endfor %}
+<div class="two">{% for chart in section.charts if not chart.folded %}{{ figure(chart) }}{% endfor %}</div>
+{% for node, samples in section.samples.items() %}
+<details><summary>{{ node }}: {{ samples|length }} page{{ "s" if samples|length != 1 }}</summary>
+{% for sample in samples %}<h3>{{ sample.page }}</h3><p class="soft small">{{ sample.ruling }}</p>{% if sample.text %}<pre>{{ sample.text }}</pre>{% endif %}
+{% endfor %}</details>
+{% endfor %}
+{% for node, charts in section.folded.items() %}
+<details><summary>More curves of {{ node }}: {{ charts|length }}</summary><div class="two">{% for chart in charts %}{{ figure(chart) }}{% endfor %}</div></details>
+{% endfor %}
+{% for table in section.tables if table.folded %}
+<details><summary>{{ table.title }}</summary>{{ grid(table.rows, table.numeric, 'stack') }}</details>
 {% endfor %}
 {% endfor %}
+
+<h2 id="cost">Time and cost</h2>
+{{ grid(costs, ('time', 'share', 'of workers together', 'computed', 'peak memory', 'written', 'USD')) }}
+<p class="soft small">Of a build that was interrupted, the time is that of its last part. The memory is that of all processes of a node together.</p>
+
+<h2 id="reproduce">How to reproduce it</h2>
+<p>{{ reproduce }}</p>
+<pre>git checkout {{ commit }}
+loam run recipe.yaml</pre>
+<details><summary>recipe.yaml: every setting, defaults written out</summary><pre>{{ recipe }}</pre></details>
+{% if files %}<details><summary>Files from outside that it read</summary>{{ grid(files, ('size',), 'stack') }}<p>{{ more_files }}</p></details>{% endif %}
 
 <h2 id="artifacts">Artifacts</h2>
-{{ grid(artifacts, ('rows', 'tokens', 'MB', 'seconds')) }}
+{{ grid(artifacts, ('rows', 'tokens')) }}
 
 <h2 id="environment">Environment</h2>
-<div class="wide"><table><tbody>{% for name, value in environment.items() %}<tr><th>{{ name }}</th><td>{{ value }}</td></tr>{% endfor %}</tbody></table></div>
-<details><summary>Settings of every node, defaults written out</summary>
-{% for node, text in settings.items() %}<h3>{{ node }}</h3><pre>{{ text }}</pre>{% endfor %}</details>
+{{ grid(environment, (), 'stack') }}
 """
 
 
 def markdown(values: Mapping[str, Any]) -> str:
-    """Returns the short form: cards, notes, results and verdicts if there are results, and the parts of each section that are not folded."""
-    parts = [f"# {values['title']}", "", *(f"- {name}: {value}" for name, value in values["cards"])]
-    parts += [line for note in values["notes"] for line in ("", f"**{note}**")]
+    """Returns the short form: notes, verdicts and results if there are results, cards, and the parts of each section that are not folded."""
+    parts = [f"# {values['title']}", *(line for note in values["notes"] for line in ("", f"**{note}**"))]
     if values["results"]:
         verdicts = values["verdicts"]
-        parts += ["", "## Results", "", table(values["results"]), "", "## What the models had to show", ""]
-        parts += [verdicts["claims_count"], "", table(verdicts["claims"]), "", "## Further comparisons, not required", ""]
-        parts += [verdicts["comparisons_count"], "", table(verdicts["comparisons"]), "", verdicts["note"]]
+        parts += ["", "## What the models had to show", "", verdicts["claims_count"], "", table(verdicts["claims"]), "", verdicts["note"]]
+        parts += ["", "## Results", "", table(values["results"])]
+        parts += ["", "## Further comparisons, not required", "", verdicts["comparisons_count"], "", table(verdicts["comparisons"])]
+    parts += ["", *(f"- {name}: {value}" for name, value in values["cards"])]
     return "\n".join([*parts, "", *(line for section in values["sections"] for line in _section(section))])
 
 
@@ -103,16 +124,16 @@ NOTE = (
 )
 
 MACRO = """
-{%- macro verdict_table(rows) -%}
+{%- macro verdict_list(rows) -%}
 {%- if rows -%}
-<div class="wide"><table><thead><tr>{% for name in rows[0] %}<th>{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in rows %}<tr>{% for name, value in row.items() %}<td>{% if name == 'outcome' %}<b class="{{
-'good' if value == 'reached' else 'bad' if value == 'opposite' else 'soft' }}">{{ value }}</b>{% else %}{{ value }}{% endif %}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
+<ul class="verdicts">{% for row in rows %}{% set css = 'good' if row.outcome == 'reached' else 'bad' if row.outcome == 'opposite' else '' %}
+<li class="{{ css }}"><p><b class="{{ css or 'soft' }}">{{ row.outcome }}</b> {{ row.claim }}</p>
+<p class="soft small">{{ row.difference }}{% if row.interval %} ({{ row.interval }}){% endif %} · n {{ row.n }} · {{ row.test }}{% if row.p %} · p {{ row.p }}, corrected
+{{ row['p, corrected'] }}{% endif %}</p></li>{% endfor %}</ul>
 {%- endif -%}
 {%- endmacro -%}
 """
-"""A Jinja2 macro that shows rows of `section` as a table, with the outcome in its colour."""
+"""A Jinja2 macro that shows rows of `section` as a list, with the outcome as a word and in its colour."""
 
 
 class VerdictTexts(TypedDict):

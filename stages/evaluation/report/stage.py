@@ -4,7 +4,8 @@ Each stage declares what the report shows of its artifact (Stage.section). The r
 renders the page.
 
 Guarantee: every figure on the page is read from an artifact. Only the verdicts on the claims are computed here, each by a test of values
-of single items (stages/evaluation/statistics/claims.py). The page has no script, no external file and no date of its own.
+of single items (stages/evaluation/statistics/claims.py). The page is one file without a date of its own; its only scripts draw the charts
+(stages/evaluation/charts/page.py).
 Cost: one or two seconds, and 3 ms per validation document for the verdicts.
 """
 
@@ -13,13 +14,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from stages.record.contract.declaration import EVERY_NODE, WITHOUT, Artifact, Context, Outcome, Stage, Summary, seconds_of, unit_of
-from stages.record.contract.report_section import LineChart, Section, SectionTable, merged, with_error
-from stages.record.settings import StageConfig
+from stages.corpus.documents.page_samples import KEPT, with_texts
+from stages.evaluation.charts.page import PageChart, page_chart
+from stages.evaluation.report import how_made
+from stages.record.contract.count_words import lost, record_counts_text
+from stages.record.contract.declaration import EVERY_NODE, WITHOUT, Artifact, Context, Outcome, Stage, Summary, seconds_of
+from stages.record.contract.quantities import duration_text
+from stages.record.contract.report_section import BarChart, PageSample, Section, SectionTable, merged, with_error
+from stages.record.settings import Field, StageConfig
 
-COUNTS = ("in", "kept", "changed", "dropped", "characters out")
+if TYPE_CHECKING:
+    from stages.record.store.manifest_schema import RecordCountsEntry
+
+COUNTS = ("in", "out", "characters out")
+BARS = 12
+"""Reasons of a node that have a bar each."""
 BASELINES = ("unigram", "kneser_ney_3gram")  # metrics of evaluate, in bits per byte on the same documents
 
 
@@ -38,12 +49,20 @@ class RecordedScore(TypedDict):
 
 
 class SectionLayout(TypedDict):
-    """A section as the page template and the Markdown summary take it. charts: SVG elements."""
+    """A section as the page template and the Markdown summary take it.
+
+    folded: node -> charts that are shown on demand. samples: heading -> pages. curves: whether it has charts of lines.
+    """
 
     heading: str
+    anchor: str
+    shown: bool
     paragraphs: tuple[str, ...]
     tables: tuple[SectionTable, ...]
-    charts: list[str]
+    charts: list[PageChart]
+    curves: bool
+    folded: dict[str, list[PageChart]]
+    samples: dict[str, list[PageSample]]
 
 
 class ReportConfig(StageConfig):
@@ -51,6 +70,8 @@ class ReportConfig(StageConfig):
 
     title: str = "Report card"
     """Heading of the page."""
+    usd_per_hour: float = Field(0.0, ge=0, le=1e6)
+    """Price of an hour of the machine (USD), for the costs of the nodes; 0 shows none."""
 
 
 def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
@@ -59,7 +80,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     Returns:
         The outcome. Its rows are those of the table of results.
     """
-    from stages.evaluation.charts.theme import render
+    from stages.evaluation.charts.page import render
     from stages.evaluation.report import report_page
     from stages.evaluation.report.report_page import BODY, markdown
     from stages.evaluation.statistics import claims
@@ -73,6 +94,8 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     compared = claims.comparisons(models, dpo, ctx.seed)
     results = result_rows(scores, dpo)
     found = _sections(inputs, ctx)
+    sections = [_laid_out(section, inputs) for section in found]
+    files, more_files = how_made.external_files(inputs)
     values = {
         "title": config.title,
         "notes": _left_off(ctx.off),
@@ -80,11 +103,17 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
         "results": results,
         "all_results": result_rows(scores, {}, every_metric=True),
         "verdicts": report_page.section(required, compared),
-        "sections": [_laid_out(section) for section in found],
+        "parts": _parts(sections, results),
+        "sections": sections,
         "cards": [card for section in found for card in section.cards],
-        "artifacts": _artifacts(inputs),
-        "settings": {node: json.dumps(a.manifest["config"], indent=1, ensure_ascii=False) for node, a in inputs.items()},
-        "environment": _environment(inputs),
+        "costs": how_made.costs(inputs, config.usd_per_hour),
+        "reproduce": _reproducing(inputs),
+        "commit": how_made.trained_here(inputs).manifest["code"]["commit"],
+        "recipe": how_made.recipe(inputs, ctx.off, config.title),
+        "files": files,
+        "more_files": more_files,
+        "artifacts": how_made.artifacts(inputs),
+        "environment": [{"what": name, "value": value} for name, value in how_made.environment(inputs).items()],
     }
     (out / "report.html").write_text(render(report_page.MACRO + BODY, config.title, **values), encoding="utf-8")
     (out / "report.md").write_text(markdown(values), encoding="utf-8")
@@ -160,9 +189,9 @@ def _item_values(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
 def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
     """Returns the sections of the report: results, record counts, then what each stage shows of its artifact, in DAG order."""
     shown = [section for role, section_of in ctx.sections.items() if role in inputs and (section := section_of(inputs[role])) is not None]
-    seconds = Section("", cards=(("seconds in all nodes", f"{sum(seconds_of(a.manifest) for a in inputs.values()):,.0f}"),))
-    counts = Section("Data", tables=(SectionTable(_counts(inputs), numeric=COUNTS),))
-    return merged([Section("Results"), counts, *shown, *_parts_off(ctx.off), seconds])
+    took = sum(seconds_of(a.manifest) for a in inputs.values() if "imported" not in a.manifest)
+    seconds = Section("", cards=(("time of all nodes", duration_text(took)),))
+    return merged([Section("Results"), _counts(inputs), *shown, *_parts_off(ctx.off), seconds])
 
 
 def _left_off(off: Mapping[str, str]) -> tuple[str, ...]:
@@ -176,80 +205,77 @@ def _parts_off(off: Mapping[str, str]) -> list[Section]:
     return [Section("Parts that are off", tables=(SectionTable(rows),))] if rows else []
 
 
-def _laid_out(section: Section) -> SectionLayout:
-    """Returns a section as values for the page template, with its charts rendered."""
+def _laid_out(section: Section, inputs: Mapping[str, Artifact]) -> SectionLayout:
+    """Returns a section as values for the page template."""
+    drawn = [page for chart in section.charts if (page := page_chart(chart)) is not None]
+    folded, samples = dict[str, list[PageChart]](), dict[str, list[PageSample]]()
+    for chart in drawn:
+        if chart.folded:
+            folded.setdefault(chart.options["title"]["text"].partition(":")[0], []).append(chart)
+    for sample in with_texts(section.samples, inputs):
+        samples.setdefault(f"{KEPT if sample.ruling == KEPT else 'dropped'} by {sample.node}", []).append(sample)
     return {
         "heading": section.heading,
+        "anchor": section.heading.lower().replace(" ", "-"),
+        "shown": bool(section.paragraphs or section.tables or drawn or samples),
         "paragraphs": section.paragraphs,
         "tables": section.tables,
-        "charts": [*map(_drawn, section.charts)],
+        "charts": drawn,
+        "curves": any(chart.lines for chart in drawn),
+        "folded": folded,
+        "samples": samples,
     }
 
 
-def _drawn(chart: LineChart) -> str:
-    from stages.evaluation.charts.chart import line_chart, thinned
-
-    lines = {name: thinned(points) for name, points in chart.lines.items()}
-    return line_chart(lines, chart.title, chart.x_label, chart.y_label)
-
-
-def _counts(inputs: Mapping[str, Artifact]) -> tuple[dict[str, str], ...]:
-    """Returns the record counts of every node that has them, one table row per node."""
-    rows = []
-    for node, artifact in inputs.items():
-        record_counts = artifact.manifest["record_counts"]
-        if record_counts:
-            dropped = sorted(record_counts["dropped"].items(), key=lambda item: (-item[1], item[0]))
-            rows.append(
-                {
-                    "node": node,
-                    "unit": record_counts["unit"],
-                    "in": f"{record_counts['rows_in']:,}",
-                    "kept": f"{record_counts['kept']:,}",
-                    "changed": f"{record_counts['changed']:,}",
-                    "dropped": f"{sum(record_counts['dropped'].values()):,}",
-                    "characters out": f"{record_counts['chars_out']:,}",
-                    "by reason": ", ".join(f"{reason} {count:,}" for reason, count in dropped if count),
-                }
-            )
-    return tuple(rows)
+def _parts(sections: Sequence[SectionLayout], results: Sequence[object]) -> list[tuple[str, str]]:
+    """Returns (anchor, name) of the parts of the page."""
+    first = [("verdicts", "Verdicts"), ("results", "Results")] if results else []
+    own = [(one["anchor"], one["heading"]) for one in sections if one["heading"] not in ("", "Results") and one["shown"]]
+    return [*first, *own, ("cost", "Time and cost"), ("reproduce", "How to reproduce it"), ("artifacts", "Artifacts")]
 
 
-def _artifacts(inputs: Mapping[str, Artifact]) -> list[dict[str, str]]:
-    return [
+def _reproducing(inputs: Mapping[str, Artifact]) -> str:
+    """Returns what is to be known before the run is made again."""
+    first = how_made.trained_here(inputs)
+    imported = [f"{node} ({one.manifest['imported']['provenance']})" for node, one in inputs.items() if "imported" in one.manifest]
+    return " ".join(
+        [
+            "With the code of that commit and the packages below, the recipe below makes artifacts with the same keys. Those of the data stages have the "
+            "same digests; a training on another machine can round otherwise.",
+            *(["The code had changes that the commit does not have."] if first.manifest["code"]["dirty"] else []),
+            *([f"Import first: {', '.join(imported)}."] if imported else []),
+            "The run itself, with its log and its artifacts, travels as one file: loam runs export RUN out.tar --artifacts.",
+        ]
+    )
+
+
+def _counts(inputs: Mapping[str, Artifact]) -> Section:
+    """Returns what became of the records of every node that has record counts, and the reasons of drops as bars where there are several."""
+    counted = {node: counts for node, artifact in inputs.items() if (counts := artifact.manifest["record_counts"])}
+    rows = tuple(
         {
             "node": node,
-            "key": a.manifest["key"][:12],
-            "digest": a.manifest["digest"][:12],
-            "rows": f"{a.manifest['rows']:,}",
-            "unit": unit_of(a.manifest),
-            "tokens": f"{a.manifest['tokens']:,}" if a.manifest["tokens"] else "",
-            "MB": f"{a.manifest['bytes'] / 1e6:,.2f}",
-            "seconds": f"{seconds_of(a.manifest):.1f}",
-            "built by": f"imported: {a.manifest['imported']['provenance']}" if "imported" in a.manifest else a.manifest["run_id"],
+            "in": f"{counts['rows_in']:,}",
+            "out": f"{counts['kept'] + counts['changed']:,}",
+            "characters out": f"{counts['chars_out']:,}",
+            "what became of them": record_counts_text(counts),
         }
-        for node, a in inputs.items()
-    ]
+        for node, counts in counted.items()
+    )
+    return Section(
+        "Data",
+        tables=(SectionTable(rows, numeric=COUNTS),),
+        charts=tuple(_bars(node, counts) for node, counts in counted.items() if len(lost(counts["dropped"])) > 1),
+    )
 
 
-def _environment(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Returns hardware, code and seed of the first checkpoint that was trained here, and the versions of all deciding packages.
-
-    Without a checkpoint, the first artifact that was made here counts. Imported artifacts count only if all of them are imported.
-    """
-    trained = [artifact for artifact in inputs.values() if artifact.manifest["kind"] == "checkpoint"] or list(inputs.values())
-    first = next((artifact for artifact in trained if "imported" not in artifact.manifest), trained[0])
-    about, hardware = first.manifest["environment"], first.manifest["environment"]["hardware"]
-    packages = {k: v for a in inputs.values() for k, v in a.manifest["environment"]["packages"].items()}
-    return {
-        "processor": f"{hardware['processor']}, {hardware['cores']} cores, {hardware['memory_bytes'] / 2**30:.0f} GiB",
-        "GPUs": ", ".join(hardware["gpus"]) or "none",
-        "ranks": str(first.summary.get("ranks", "none")),
-        "Python": about["python"],
-        "code": first.manifest["code"]["commit"][:12] + (" with changes" if first.manifest["code"]["dirty"] else ""),
-        "seed": str(first.manifest["seed"]),
-        "packages": ", ".join(f"{name} {version}" for name, version in sorted(packages.items())),
-    }
+def _bars(node: str, counts: RecordCountsEntry) -> BarChart:
+    """Returns the reasons of a node's drops as bars, the most frequent first."""
+    reasons = lost(counts["dropped"])
+    shown = dict([*reasons.items()][:BARS])
+    if others := sum(reasons.values()) - sum(shown.values()):
+        shown["others"] = others
+    return BarChart(f"{node}: {sum(reasons.values()):,} of {counts['rows_in']:,} {counts['unit']} dropped", shown, counts["unit"])
 
 
 STAGE = Stage(
@@ -271,6 +297,7 @@ STAGE = Stage(
         "how many items of each benchmark are too short to be searched for",
         "how many questions of a task were cut because they are longer than the context",
         "its first lines name the stages of documents that are off, and what that means",
+        "the verdicts first; charts that are hovered, zoomed, smoothed and logarithmic; reasons as bars, pages with their text, cost per node, a recipe",
     ),
-    distributions=("jinja2", "numpy", "scipy"),
+    distributions=("jinja2", "nicegui", "numpy", "pyyaml", "scipy"),
 )

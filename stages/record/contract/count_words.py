@@ -25,7 +25,7 @@ def reason_words(reason: str) -> str:
 
 def lost(dropped: Mapping[str, int]) -> dict[str, int]:
     """Returns reason -> number of records, the most frequent first, without records that are no page and reasons of no record."""
-    return {reason: count for reason, count in sorted(dropped.items(), key=lambda item: -item[1]) if count and reason != NO_PAGE}
+    return {reason: count for reason, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0])) if count and reason != NO_PAGE}
 
 
 def record_counts_text(counts: RecordCountsEntry) -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
+
+from stages.record.contract.quantities import flops_text
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,46 @@ class SectionTable:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A chart with one line per name, as (x, y) points. The report thins out long lines."""
+    """A chart with one line per name, as (x, y) points by rising x.
+
+    Attributes:
+        exact: Names of the lines that are never smoothed.
+        folded: Whether the chart is shown on demand.
+    """
 
     title: str
     x_label: str
-    y_label: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    exact: tuple[str, ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """A chart with one bar per name, the first on top. unit: what the values count, in the plural."""
+
+    title: str
+    values: Mapping[str, float]
+    unit: str
+
+
+@dataclass(frozen=True)
+class PageSample:
+    """A page of the crawl to read.
+
+    Attributes:
+        node: The stage that judged it.
+        doc_id: Its id.
+        page: Its URL, as one line.
+        ruling: "kept", or why it was dropped.
+        text: The beginning of its text. Where the stage did not keep it, the report takes it from what the stage read.
+    """
+
+    node: str
+    doc_id: UUID
+    page: str
+    ruling: str
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,14 +79,15 @@ class Section:
 
     Attributes:
         heading: The heading. Sections with the same heading are merged.
-        cards: (name, value) of the key figures at the top of the page.
+        cards: (name, value) of the key figures of the page.
     """
 
     heading: str
     cards: tuple[tuple[str, str], ...] = ()
     paragraphs: tuple[str, ...] = ()
     tables: tuple[SectionTable, ...] = ()
-    charts: tuple[LineChart, ...] = ()
+    charts: tuple[LineChart | BarChart, ...] = ()
+    samples: tuple[PageSample, ...] = ()
 
 
 def merged(sections: Iterable[Section]) -> list[Section]:
@@ -63,6 +101,7 @@ def merged(sections: Iterable[Section]) -> list[Section]:
             tuple(dict.fromkeys(before.paragraphs + section.paragraphs)),
             _joined(before.tables + section.tables),
             before.charts + section.charts,
+            before.samples + section.samples,
         )
     return list(found.values())
 
@@ -84,6 +123,15 @@ def figure(value: float | int | str | None) -> str:
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def named_figure(name: str, value: float | int | str | None) -> str:
+    """Returns a value of a summary as `figure` does; floating-point operations with their unit.
+
+    >>> named_figure("flops", 1.16e16), named_figure("loss", 2.5)
+    ('11.6 PFLOP', '2.5')
+    """
+    return flops_text(value) if name.rpartition("_")[2] == "flops" and isinstance(value, float | int) else figure(value)
 
 
 def with_error(value: float, stderr: float | None) -> str:

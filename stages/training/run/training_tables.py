@@ -7,10 +7,13 @@ Cost: the section reads the metrics file once.
 from __future__ import annotations
 
 from stages.record.contract.declaration import Artifact
-from stages.record.contract.report_section import LineChart, Section, SectionTable, figure
+from stages.record.contract.report_section import LineChart, Section, SectionTable, named_figure
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.tables.parquet import read_rows
+from stages.training.run.training_curves import EXACT, charts_of, line_name, read_curves
 
+SHOWN = ("Loss", "Bits per byte")
+"""The charts that the report does not fold."""
 REPLAYED_MIXTURE, REPLAYED_TOKENS = "replayed_mixture", "replayed_tokens"
 """Roles of what sft replays. They are not those of pretrain, whose steps name sequences of the mixture itself."""
 HELD_OUT_BY, HELD_OUT_DOCUMENTS = "held_out_by", "held_out_documents"
@@ -103,19 +106,20 @@ TEXT_SAMPLES = SideTable(
 
 
 def training_section(artifact: Artifact) -> Section:
-    """Returns the loss by step as a chart, and every figure of the summary as a table."""
-    node = str(artifact.manifest["node"])
-    rows = list(read_rows(artifact.path / "metrics.parquet", ["step", "loss", "validation_loss"]))
-    lines = {
-        name: [(float(row["step"]), row[column]) for row in rows if row[column] is not None]
-        for name, column in (("train", "loss"), ("validation", "validation_loss"))
-    }
-    figures = tuple({"node": node, "figure": name.replace("_", " "), "value": figure(value)} for name, value in artifact.summary.items())
-    return Section(
-        "Training",
-        tables=(SectionTable(figures, "Figures", ("value",), folded=True), *_written_texts(artifact)),
-        charts=(LineChart(f"{node}: loss by step", "step", "loss", lines),),
+    """Returns every metric by step as charts, and every figure of the summary as a table."""
+    node, curves = str(artifact.manifest["node"]), read_curves(artifact.path / "metrics.parquet")
+    charts = tuple(
+        LineChart(
+            f"{node}: {title if title[:2].isupper() else title[0].lower() + title[1:]}", "step",
+            {line_name(column): curves[column] for column in group},
+            tuple(line_name(column) for column in group if column.startswith(EXACT)), folded=title not in SHOWN,
+        )
+        for title, group in charts_of([*curves]).items()
+    )  # fmt: skip
+    figures = tuple(
+        {"node": node, "figure": name.replace("_", " "), "value": named_figure(name, value)} for name, value in artifact.summary.items()
     )
+    return Section("Training", tables=(SectionTable(figures, "Figures", ("value",), folded=True), *_written_texts(artifact)), charts=charts)
 
 
 def _written_texts(artifact: Artifact) -> tuple[SectionTable, ...]:

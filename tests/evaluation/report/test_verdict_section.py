@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stages.evaluation.charts.theme import render
+from stages.evaluation.charts.page import render
 from stages.evaluation.report.report_page import MACRO, count_line, section, sentence, verdict_rows, verdicts_json
 from stages.evaluation.statistics.verdicts import Verdict, untested
 
@@ -62,7 +62,7 @@ def test_outcomes_are_counted_in_one_line() -> None:
                                                ({"p_adjusted": 0.01}, '<b class="bad">opposite</b>'), ({}, '<b class="soft">not shown</b>')])  # fmt: skip
 def test_the_page_colours_the_outcome_and_escapes_the_rest(change: dict[str, Any], shown: str) -> None:
     laid_out = section([verdict(**change)], [BARE])
-    page = render(MACRO + "{{ verdict_table(v.claims) }}{{ verdict_table(v.comparisons) }}{{ verdict_table([]) }}", "t", v=laid_out)
-    assert shown in page and "A beats &lt;b&gt;B&lt;/b&gt;" in page and page.count("<table>") == 2
+    page = render(MACRO + "{{ verdict_list(v.claims) }}{{ verdict_list(v.comparisons) }}{{ verdict_list([]) }}", "t", v=laid_out)
+    assert shown in page and "A beats &lt;b&gt;B&lt;/b&gt;" in page and page.count("<ul ") == 2
     assert "level of 5%" in laid_out["note"] and "covers 95%" in laid_out["note"]
     assert (laid_out["claims_count"], laid_out["comparisons_count"]) == (count_line([verdict(**change)]), count_line([BARE]))

@@ -19,6 +19,12 @@ from stages.record.contract.errors import RecipeError, StageError
 from tests.flows.trials.toy_sweep import HELD, law, made_points, train
 
 
+def drawn(folder: Path) -> list[dict[str, Any]]:
+    """The options of the charts of a sweep's page."""
+    page = (folder / "charts.html").read_text()
+    return [json.loads(text)["options"] for text in re.findall(r'<script type="application/json">(.*?)</script>', page)]
+
+
 def test_a_sweep_is_trained_fitted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     request, points = made_points(tmp_path / "home", seeds=2)
     order: list[str] = []
@@ -39,8 +45,8 @@ def test_a_sweep_is_trained_fitted_and_kept(tmp_path: Path, capsys: pytest.Captu
         abs(losses[0] - losses[1]) / 2**0.5, abs=1e-4
     )
     assert not record.no_fit and record.fit["E"].low <= 1.5 <= record.fit["E"].high and record.prediction is None
-    chart = (folder / "loss.svg").read_text()
-    assert chart.startswith("<svg") and len(re.findall("<polyline", chart)) == 3 and f"{first.parameters:,}" in chart
+    (chart,) = drawn(folder)
+    assert len(chart["series"]) == 3 and f"{first.parameters:,} parameters" in [line["name"] for line in chart["series"]]
 
     run_sweep("toy-1", request, points, lambda point: pytest.fail("every point is cached"))
     assert main(["sweep", "--show", "toy-1", "--home", str(tmp_path / "home")]) == 0
@@ -62,7 +68,7 @@ def test_sizes_are_compared_at_equal_flops(tmp_path: Path, capsys: pytest.Captur
     # the lowest point of the made-up law with 6 FLOPs per parameter and token; the parabola and attention move it a little
     truth = [min(range(600_000, 20_000_000, 50_000), key=lambda n: law(n, int(budget / (6 * n)))) for budget in (1e15, 5e15)]
     assert [small.value, large.value] == [pytest.approx(one, rel=0.6) for one in truth]
-    assert (folder / "isoflop.svg").read_text().count("<polyline") == 2
+    assert [len(chart["series"]) for chart in drawn(folder)] == [6, 2]
     assert main(["sweep", "--show", "toy-1", "--home", str(tmp_path / "home")]) == 0
     shown = capsys.readouterr().out
     assert "the size with the lowest loss at equal FLOPs" in shown and f"{large.value:,.0f}" in shown
@@ -83,7 +89,7 @@ def test_trainings_that_differ_otherwise_are_no_profile(tmp_path: Path) -> None:
     assert [one.label.rpartition(", ")[2] for one in swept_profiles(other)] == ["data 1", "data 2"]
     request, points = made_points(tmp_path / "home", (depths, "pretrain.budget.steps=[20]"))
     record, folder = run_sweep("toy-2", request, points, train)
-    assert not best_sizes(record) and not (folder / "isoflop.svg").exists(), "larger models with as many steps have more FLOPs"
+    assert not best_sizes(record) and len(drawn(folder)) == 1, "larger models with as many steps have more FLOPs"
 
 
 def test_a_prediction_is_on_disk_before_its_point_is_trained_and_stays(tmp_path: Path) -> None:
