@@ -1,6 +1,6 @@
 """The scores of a run's models by task, with errors and paired tests between models, held-out text by source, and every item with what was asked.
 
-Guarantee: a difference is called one only by a paired test on the same items, corrected over all that are shown (stages/questions/compare.py).
+Guarantee: a difference is called one only by a paired test on the same items, corrected over all that are shown (stages/questions/compared_scores.py).
 Cost: the items of three models, and the tests: a second for some thousand items.
 Limit: an item is shown as its text is worded; where a model was asked through the chat template, the page says so and shows it as a message.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dashboards.documents import artifacts_of, rows_of
 from dashboards.page import DashboardPage, PageVisit, Shown, choice, grid, in_thread, later, named, tag
-from stages.questions.compare import item_values, main_scores, tested
+from stages.questions.compared_scores import item_values, main_scores, tested
 from stages.record.index import database
 from stages.record.index.database import Row
 from stages.record.store import manifest

@@ -142,9 +142,12 @@ def written(value: object) -> str:
 
 
 def with_settings(rows: Iterable[Row]) -> list[Row]:
-    """Returns the rows of a comparison with the values of settings, in the columns a and b, as a recipe gives them."""
+    """Returns the rows of a comparison with the values of settings, in all columns but node and what, as a recipe gives them."""
     return [
-        {key: written(cell) if key in ("a", "b") and cell is not None and _is_setting(row["what"]) else cell for key, cell in row.items()}
+        {
+            key: written(cell) if key not in ("node", "what") and cell is not None and _is_setting(row["what"]) else cell
+            for key, cell in row.items()
+        }
         for row in rows
     ]
 

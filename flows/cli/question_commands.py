@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
@@ -14,8 +15,7 @@ from flows.cli.printing import answer, print_table, say, with_settings, written
 from stages.record.contract.errors import RecipeError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from stages.questions.compare import NodeDifference
     from stages.questions.tracing.trace_start import Start
     from stages.questions.tracing.traced import BatchRow, OutcomeRow, SequenceRow
     from stages.questions.weights import WeightsComparison
@@ -137,26 +137,49 @@ def compare(
     a: AnyName,
     b: AnyName,
     /,
-    *,
-    details: Annotated[bool, Parameter(help="of two runs, list every value that differs")] = False,
+    *more: AnyName,
+    details: Annotated[bool, Parameter(help="of runs, list every value that differs")] = False,
+    page: Annotated[str, Parameter(metavar="FILE", help="of runs, write the comparison with charts to this HTML file")] = "",
     common: Common = COMMON,
 ) -> None:
-    """Compare two runs (scores, settings, data), or the weights of two checkpoints or models."""
+    """Compare runs (scores, settings, data), or the weights of two checkpoints or models.
+
+    Raises:
+        RecipeError: a page of weights is asked for.
+    """
     from stages.questions import compare as comparing
     from stages.questions.lineage import read
     from stages.questions.weights import compare_weights
 
-    home = common.folder()
-    if not comparing.are_runs(home, a, b):
+    home, names = common.folder(), (a, b, *more)
+    if not comparing.are_runs(home, names):
+        if page:
+            raise RecipeError(
+                "There is no page of the weights of two models.", where=f"--page {page}", do="Leave --page out, or name runs."
+            )
         found = compare_weights(read(home, a), read(home, b))
         answer(common, found, lambda: _print_weights(found))
+        return
+    if page:
+        from stages.questions.comparison_page import page as written_page
+        from stages.record.store.files import write_durably
+
+        write_durably(Path(page), written_page(home, names, comparing.overview(home, names)))
+        answer(common, {"page": page}, lambda: say(page))
     elif details or common.json:
-        rows = comparing.compare_runs(home, a, b)
-        answer(common, rows, lambda: print_table(with_settings(rows)))
+        rows = comparing.compare_runs(home, names)
+        answer(common, rows, lambda: print_table(with_settings(map(_by_run, rows))))
     else:
         from flows.cli.compare_screen import print_overview
 
-        print_overview(comparing.overview(home, a, b), a, b)
+        print_overview(comparing.overview(home, names), names)
+
+
+def _by_run(row: NodeDifference) -> dict[str, object]:
+    """Returns a row of --details with a column per run."""
+    from stages.questions.compared_scores import LETTERS
+
+    return {"node": row["node"], "what": row["what"], **dict(zip(LETTERS, row["values"], strict=False))}
 
 
 def _print_weights(found: WeightsComparison) -> None:
@@ -214,7 +237,7 @@ COMMANDS = (
     Command(
         trace, ("loam trace --step 12", "loam trace --url 'http://host/%' --run tiny-7", 'loam trace --text "the words that a model wrote"')
     ),
-    Command(compare, ("loam compare tiny-6 tiny-7", "loam compare tiny-6 tiny-7 --details", "loam compare pretrain dpo")),
+    Command(compare, ("loam compare tiny-6 tiny-7", "loam compare tiny-6 tiny-7 tiny-8 --page compared.html", "loam compare pretrain dpo")),
     Command(
         what_if,
         ("loam what-if filter --set filter.gopher_quality.min_doc_words=80", "loam what-if boilerplate --set boilerplate.min_pages=8"),

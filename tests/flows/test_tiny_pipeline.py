@@ -79,7 +79,7 @@ def test_the_recipe_in_the_report_finds_every_artifact(tiny_home: Path, tmp_path
     text = re.search(r"defaults written out</summary><pre>(.*?)</pre>", page, re.DOTALL)
     assert text
     (tmp_path / "recipe.yaml").write_text(html.unescape(text[1]), encoding="utf-8")
-    nodes = answered(loam("plan", str(tmp_path / "recipe.yaml"), "--json", home=tiny_home).stdout)["nodes"]
+    nodes = answered(loam("plan", str(tmp_path / "recipe.yaml"), "--json", home=tiny_home).stdout)["steps"]
     assert {row["state"] for row in nodes} == {"cached"} and len(nodes) == len(nodes_of("tiny"))
 
 

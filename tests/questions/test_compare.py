@@ -60,13 +60,20 @@ def test_compare_shows_only_nodes_that_differ(tmp_path: Path) -> None:
     first = recorded(home, "toy", *branch(home, ["a"]))
     second = recorded(home, "toy", *branch(home, ["a"], factor=2))
     third = recorded(home, "toy", *branch(home, ["a"])[:1])
-    rows = compare_runs(home, first, second)
+    rows = compare_runs(home, [first, second])
     assert {row["node"] for row in rows} == {"count"}
-    assert {"node": "count", "what": "config.factor", "a": 1, "b": 2} in rows and {"node": "count", "what": "rows", "a": 1, "b": 2} in rows
-    assert compare_runs(home, first, third) == [{"node": "count", "what": "reached", "a": True, "b": False}]
-    assert compare_runs(home, first, first) == []
+    assert {"node": "count", "what": "config.factor", "values": [1, 2]} in rows and {
+        "node": "count",
+        "what": "rows",
+        "values": [1, 2],
+    } in rows
+    assert compare_runs(home, [first, third]) == [{"node": "count", "what": "reached", "values": [True, False]}]
+    assert compare_runs(home, [first, first]) == []
+    three = compare_runs(home, [first, third, second])
+    assert three[0] == {"node": "count", "what": "reached", "values": [True, False, True]}
+    assert {"node": "count", "what": "config.factor", "values": [1, None, 2]} in three
     with pytest.raises(RecipeError, match="There is no run 'never' here"):
-        compare_runs(home, first, "never")
+        compare_runs(home, [first, "never"])
 
 
 def test_gc_keeps_what_the_newest_run_of_each_recipe_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +93,10 @@ def test_gc_keeps_what_the_newest_run_of_each_recipe_needs(tmp_path: Path, capsy
     assert shared.path.exists() and new.path.exists() and all(a.path.exists() for a in other)
     assert database.query(home, "SELECT count(*) FROM artifact")[1] == [(4,)]
     assert len(database.query(home, "SELECT * FROM run")[1]) == 3
-    assert compare_runs(home, first, second)[-1] == {
+    assert compare_runs(home, [first, second])[-1] == {
         "node": "count",
         "what": "artifact",
-        "a": f"count/{old.path.name}",
-        "b": f"count/{new.path.name}",
+        "values": [f"count/{old.path.name}", f"count/{new.path.name}"],
     }
     assert main(["lineage", "gc", "--keep-runs", "0", "--home", str(home)]) == 2
 

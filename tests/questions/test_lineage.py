@@ -56,7 +56,7 @@ def test_a_run_is_known_by_id_alias_and_given_name(home: Path) -> None:
     names.give_name(home, "baseline", older)
     for name in (older, "toy-1", "baseline"):
         assert lookup.run_id_of(home, name) == older and ask.show(home, name)["alias"] == "toy-1"
-        assert compare_runs(home, name, "toy-2") == compare_runs(home, older, newer) != []
+        assert compare_runs(home, [name, "toy-2"]) == compare_runs(home, [older, newer]) != []
         assert ask.verify(home, name) == (4, [])
     assert ask.show(home, "toy-1")["names"] == ["baseline"]
 
@@ -74,7 +74,7 @@ def test_a_run_is_seen_before_its_first_node_and_after_a_kill(tmp_path: Path, ca
     assert [(row["alias"], row["state"]) for row in ask.run_rows(home)] == [("toy-2", "killed"), ("toy-1", "killed")]
     third = runs.start_run(home, loaded, {"recipe": "toy"})
     runs.record_node(home, third, "words", "built", manifest.artifact_id(run_stage(WORDS, {}, {}, home)))
-    assert are_runs(home, "toy-3", third) and ask.rename_run(home, "toy-3", "third") == (third, "")
+    assert are_runs(home, ["toy-3", third]) and ask.rename_run(home, "toy-3", "third") == (third, "")
     fourth = runs.start_run(home, loaded, {"recipe": "toy"})
     assert main(["runs", "delete", "toy-4", "--yes", "--home", str(home)]) == 0
     assert capsys.readouterr().out.startswith(f"toy-4 ({fourth}), killed\n") and second in runs.run_ids(home)
@@ -163,7 +163,7 @@ def test_a_node_whose_current_artifact_is_gone_means_the_newest_that_is_there(ho
 def test_a_run_without_nodes_cannot_be_compared(home: Path) -> None:
     recorded(home)
     with pytest.raises(RecipeError, match="Run 'toy-3' has no nodes"):
-        compare_runs(home, "toy-3", "toy-1")
+        compare_runs(home, ["toy-3", "toy-1"])
 
 
 def test_names_on_the_command_line(home: Path) -> None:

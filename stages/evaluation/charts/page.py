@@ -83,9 +83,10 @@ def page_chart(chart: LineChart | BarChart) -> PageChart | None:
     lines = {
         name: [(_short(x), _short(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)] for name, points in chart.lines.items()
     }
+    looks = [look for look, points in zip(chart.looks, lines.values(), strict=False) if points]
     lines = {name: points for name, points in lines.items() if points}
     smooth = tuple(number for number, name in enumerate(lines) if name not in chart.exact)
-    options = line_options(chart.title, lines, chart.x_label, wheel=False)
+    options = line_options(chart.title, lines, chart.x_label, looks=looks, wheel=False)
     return PageChart(options, True, smooth, chart.folded) if lines else None
 
 

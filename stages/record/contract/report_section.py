@@ -36,6 +36,7 @@ class LineChart:
     Attributes:
         exact: Names of the lines that are never smoothed.
         folded: Whether the chart is shown on demand.
+        looks: Number of the colour and of the dashes of each line; without it, each line has its own colour.
     """
 
     title: str
@@ -43,6 +44,7 @@ class LineChart:
     lines: Mapping[str, Sequence[tuple[float, float]]]
     exact: tuple[str, ...] = ()
     folded: bool = False
+    looks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

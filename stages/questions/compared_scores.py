@@ -1,0 +1,181 @@
+"""Compares the scores of runs: paired tests against the first run, and means over runs that differ in seeds alone.
+
+Guarantee: read-only. A difference is shown only by a paired test on the same items (stages/evaluation/statistics/verdicts.py); the p values of one
+comparison are corrected together (Holm).
+Cost: about a second, most of it the import of scipy.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from stages.record.contract.declaration import Artifact
+
+if TYPE_CHECKING:
+    from stages.evaluation.statistics.verdicts import Verdict
+    from stages.questions.compare import NodeDifference
+
+VALIDATION, BITS = "validation", "bits_per_byte"
+LETTERS = string.ascii_lowercase
+"""What runs are called in a comparison, in the order in which they were named."""
+ItemValues = Mapping[tuple[str, str], Mapping[str, float]]
+"""(task, metric) -> item -> value of this item."""
+
+
+class ScoreComparison(TypedDict):
+    """A main score that runs have.
+
+    Attributes:
+        values: one per run; None of a run that was not scored so.
+        errors: their standard errors; None where none was recorded.
+        p: of each run after the first, the corrected p value of its difference from the first; None without a test.
+        shown: of each run after the first: "b is better", "a is better", or why not.
+    """
+
+    model: str
+    task: str
+    metric: str
+    values: list[float | None]
+    errors: list[float | None]
+    p: list[float | None]
+    shown: list[str]
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Runs that differ in seeds alone.
+
+    Attributes:
+        runs: letters of the runs.
+        scores: "MODEL TASK METRIC", the mean over the runs, and its standard error over them.
+    """
+
+    runs: str
+    scores: Sequence[tuple[str, float, float]]
+
+
+def letters_of(chosen: Sequence[object]) -> str:
+    """Returns the letters of the runs for which a value is true."""
+    return "".join(letter for letter, one in zip(LETTERS, chosen, strict=False) if one)
+
+
+def _named(node: str, task: str, metric: str) -> str:
+    return " ".join(part for part in (node.partition("@")[2], task, metric) if part)
+
+
+def scored_by_some(scored: Mapping[str, Sequence[Artifact | None]]) -> dict[str, str]:
+    """Returns "MODEL TASK METRIC" -> letters of the runs that have it, of every main score that some artifacts of a node have and others do not."""
+    found = {}
+    for node, artifacts in scored.items():
+        names = [main_scores(one) if one else {} for one in artifacts]
+        there = [one for one, artifact in zip(names, artifacts, strict=True) if artifact]
+        for task, metric in sorted({name for one in there for name in one}):
+            if not all((task, metric) in one for one in there):
+                found[_named(node, task, metric)] = letters_of([(task, metric) in one for one in names])
+    return found
+
+
+def compared_scores(scored: Mapping[str, Sequence[Artifact | None]]) -> list[ScoreComparison]:
+    """Returns every main score that two runs have at least. The p values are corrected over all of them."""
+    rows: list[ScoreComparison] = []
+    verdicts: list[tuple[int, int, Verdict]] = []
+    for node, artifacts in scored.items():
+        mains = [main_scores(one) if one else {} for one in artifacts]
+        errors = [standard_errors(one) if one else {} for one in artifacts]
+        items = [item_values(one) if one else {} for one in artifacts]
+        for name in dict.fromkeys(name for one in mains for name in one):
+            if sum(name in one for one in mains) < 2:
+                continue
+            task, metric = name
+            rows.append({
+                "model": node.partition("@")[2], "task": task, "metric": metric, "values": [one.get(name) for one in mains],
+                "errors": [one.get(name) for one in errors], "p": [None] * (len(mains) - 1), "shown": [""] * (len(mains) - 1),
+            })  # fmt: skip
+            for number, (artifact, main) in enumerate(zip(artifacts[1:], mains[1:], strict=True)):
+                if artifact and name in main and name in mains[0]:
+                    verdicts.append((len(rows) - 1, number, tested(task, metric, items[0], items[number + 1], artifact.manifest["seed"])))
+    if verdicts:
+        from stages.evaluation.statistics.verdicts import VerdictOutcome, holm
+
+        for (row, number, _), verdict in zip(verdicts, holm([verdict for _, _, verdict in verdicts]), strict=True):
+            words = {VerdictOutcome.REACHED: f"{LETTERS[number + 1]} is better", VerdictOutcome.OPPOSITE: "a is better"}
+            said = words.get(verdict.outcome, "no difference is shown") + (f": {verdict.note}" if verdict.note else "")
+            rows[row]["p"][number], rows[row]["shown"][number] = verdict.p_adjusted, said
+    return rows
+
+
+def seed_groups(
+    count: int, settings: Sequence[NodeDifference], reached: Mapping[str, str], scores: Sequence[ScoreComparison]
+) -> list[SeedGroup]:
+    """Returns the runs that differ in seeds alone, as far as they have scores. count: number of the runs."""
+    import numpy as np
+
+    from stages.evaluation.statistics.estimates import mean
+
+    groups: dict[str, list[int]] = {}
+    for number in range(count):
+        own = [row["values"][number] for row in settings if row["what"].rpartition(".")[2] != "seed"]
+        groups.setdefault(json.dumps([own, [LETTERS[number] in runs for runs in reached.values()]]), []).append(number)
+    found = []
+    for members in groups.values():
+        means = []
+        for row in scores if len(members) > 1 else ():
+            values = [value for number in members if (value := row["values"][number]) is not None]
+            value, error = mean(np.array(values)) if len(values) == len(members) else (0.0, None)
+            if error is not None:
+                means.append((_named(f"@{row['model']}", row["task"], row["metric"]), value, error))
+        if means:
+            found.append(SeedGroup("".join(LETTERS[number] for number in members), means))
+    return found
+
+
+def tested(task: str, metric: str, a: ItemValues, b: ItemValues, seed: int) -> Verdict:
+    """Returns the verdict on whether b is better than a, paired over the items. A positive difference of the verdict speaks for b."""
+    import numpy as np
+
+    from stages.evaluation.statistics import verdicts
+    from stages.evaluation.statistics.claims import ONE_NUMBER, OTHER_ITEMS
+
+    claim, lower = "b is better than a", (task, metric) == (VALIDATION, BITS)
+    name = (task, "nll") if lower else (task, metric)
+    ours, theirs = b.get(name, {}), a.get(name, {})
+    sizes = b.get((task, "bytes"), {}) if lower else dict.fromkeys(ours, 1.0)
+    if not ours or not theirs:
+        return verdicts.untested(claim, metric, 0, ONE_NUMBER)
+    if not ours.keys() == theirs.keys() == sizes.keys() or (lower and a.get((task, "bytes")) != sizes):
+        return verdicts.untested(claim, metric, 0, OTHER_ITEMS)
+    items = sorted(ours)
+    new, old = (np.array([values[item] for item in items]) for values in (ours, theirs))
+    if not lower and np.isin([new, old], (0, 1)).all():
+        return verdicts.mcnemar_test(claim, metric, new, old)
+    gains = (old - new) / math.log(2) if lower else new - old
+    return verdicts.sign_flip_test(claim, metric, gains, np.array([sizes[item] for item in items]), seed)
+
+
+def main_scores(artifact: Artifact) -> dict[tuple[str, str], float]:
+    """Returns (task, metric) -> value of the main metric of every task."""
+    return {(entry["task"], entry["metric"]): entry["value"] for entry in _entries(artifact)}
+
+
+def standard_errors(artifact: Artifact) -> dict[tuple[str, str], float | None]:
+    """Returns (task, metric) -> standard error of the main metric of every task; None where none was recorded."""
+    return {(entry["task"], entry["metric"]): entry.get("stderr") for entry in _entries(artifact)}
+
+
+def _entries(artifact: Artifact) -> list[dict[str, Any]]:
+    return [entry for entry in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8")) if entry["primary"]]
+
+
+def item_values(artifact: Artifact) -> ItemValues:
+    """Returns the values of the single items of an artifact of evaluate."""
+    from stages.record.tables.parquet import read_rows
+
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for row in read_rows(artifact.path / "samples.parquet"):
+        values.setdefault((row["task"], row["metric"]), {})[row["item_id"]] = row["value"]
+    return values
