@@ -1,7 +1,8 @@
-"""The commands of `loam runs`: list the recorded runs with what they hold on the disk, rename a run, delete a run."""
+"""The commands of `loam runs`: list the recorded runs with what they hold on the disk, rename, delete, export and import a run."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -108,8 +109,44 @@ def _print_deletion(found: Deletion, option: str) -> None:
         say(KEPT_BY_GC)
 
 
+def export(
+    run: Run,
+    out: Annotated[str, Parameter(metavar="FILE", help="the tar file to write")],
+    /,
+    *,
+    artifacts: Annotated[bool, Parameter(help="with all artifacts; else with the report alone")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Write a run that has ended as one file for a colleague: its record, report and lineage, on request its artifacts."""
+    from stages.record.index.lookup import run_id_of
+    from stages.record.run.run_transfer import export_run
+
+    home = common.folder()
+    found = export_run(home, run_id_of(home, run), Path(out), artifacts)
+    came = f"{len(found.artifacts)} artifacts and the manifests of {found.known} others"
+    answer(common, found, lambda: say(f"{out}: {found.alias} with {came}, {size_text(found.bytes)}"))
+
+
+def import_(
+    file: Annotated[str, Parameter(metavar="FILE", help="what `loam runs export` wrote")],
+    /,
+    *,
+    common: Common = COMMON,
+) -> None:
+    """Take in a run that `loam runs export` wrote. It gets a number of this home; nothing that a run builds uses its artifacts unless a recipe imports them."""
+    from flows.pipeline import pipeline, stage_of
+    from stages.record.run.run_transfer import import_run
+
+    stages = {node.name: stage_of(node) for node in pipeline()}
+    found = import_run(common.folder(), Path(file), stages, lambda line: say(line, error=True))
+    came = f"{len(found.artifacts)} artifacts came along, and the manifests of {found.known} others"
+    answer(common, found, lambda: say(f"{found.alias} ({found.run_id}) {'is new here' if found.new else 'was here'}; {came}"))
+
+
 COMMANDS = (
     Command(list_runs, ("loam runs list", "loam runs list --json"), name="list"),
     Command(rename, ("loam runs rename tiny-7 baseline", "loam runs rename baseline first-baseline")),
     Command(delete, ("loam runs delete tiny-6", "loam runs delete tiny-6 --yes")),
+    Command(export, ("loam runs export tiny-7 tiny-7.tar", "loam runs export tiny-7 tiny-7.tar --artifacts")),
+    Command(import_, ("loam runs import tiny-7.tar",), name="import"),
 )

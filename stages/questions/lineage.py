@@ -18,6 +18,7 @@ from stages.record.contract.errors import RecipeError, VerificationError
 from stages.record.contract.states import BUILDS, NodeState, RunState
 from stages.record.index import database, lookup
 from stages.record.store import integrity, manifest, names, recorded, runs
+from stages.record.store.known import known_folders
 
 FOUND = "node, artifact_id, alias, kind, rows, unit, tokens, bytes"  # columns of `up` and `down`; each text column costs milliseconds
 
@@ -266,6 +267,7 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
     """
     wrong, known, checked = [], recorded.read_runs(home), 0
     run, wanted = _verified(home, name)
+    elsewhere = known_folders(home)
     if not name:
         damaged = "SELECT name, problem FROM damaged WHERE name LIKE 'runs/%' OR name LIKE 'names/%'"
         wrong = [f"{home / row[0]}: {row[1]}" for row in database.query(home, damaged)[1]]
@@ -279,7 +281,8 @@ def verify(home: Path, name: str = "") -> tuple[int, list[str]]:
             wrong += [*stated, *differ, *receipt_faults(artifact, not (stated or differ))]
             checked += manifest.file_count(artifact.manifest)
         except FileNotFoundError:
-            wrong.append(f"{home / 'artifacts' / one}: missing")
+            if one not in elsewhere:  # what an imported run names without having brought it is in no home to be checked
+                wrong.append(f"{home / 'artifacts' / one}: missing")
         except (VerificationError, KeyError, TypeError) as error:
             problem = error.what if isinstance(error, VerificationError) else f"The manifest is damaged: it has no {error}"
             wrong.append(f"{home / 'artifacts' / one / manifest.NAME}: {problem}")

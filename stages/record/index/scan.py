@@ -13,6 +13,7 @@ from stages.record.contract.errors import VerificationError
 from stages.record.contract.states import RunState
 from stages.record.index import schema
 from stages.record.store import manifest, manifest_schema, names, runs
+from stages.record.store.known import known_folders
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class News:
 def find_news(home: Path, seen: Seen) -> News:
     """Returns what differs between disk and index. A damaged run record or name counts as an artifact "runs/<id>" or "names/<name>.json"."""
     there = manifest.stamps(home)
+    there |= {name: (home / folder / manifest.NAME).stat().st_mtime_ns for name, folder in known_folders(home).items()}
     run_ids = runs.run_ids(home)
     changed: dict[str, schema.Rows] = {}
     for run in run_ids:
@@ -92,12 +94,13 @@ def rows_of(home: Path, name: str, stamp: int, number: int) -> schema.Rows:
     if problem := {"runs": "The record of the run cannot be read", "names": "The given name cannot be read"}.get(name.split("/")[0]):
         return {"damaged": [(name, problem, stamp)]}
     try:
-        artifact = manifest.read_artifact(home / "artifacts" / name)
+        path = f"artifacts/{name}" if (home / "artifacts" / name / manifest.NAME).is_file() else known_folders(home).get(name, "")
+        artifact = manifest.read_artifact(home / path if path else home / "artifacts" / name)
         record = artifact.manifest
         if fault := manifest_schema.misplaced(record, *name.split("/", 1)):
             return {"damaged": [(name, f"The manifest is damaged: {fault}", stamp)]}
-        paths = (file["path"] for file in (manifest.files_of(artifact) if record["tables"] else ()))
-        rows = schema.artifact_rows(name, record, paths, stamp, number)
+        paths = (file["path"] for file in (manifest.files_of(artifact) if record["tables"] and path.startswith("artifacts/") else ()))
+        rows = schema.artifact_rows(name, record, paths, stamp, number, path)
         schema.check_types(rows)
     except FileNotFoundError:  # it was removed a moment ago
         return {}

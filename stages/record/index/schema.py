@@ -99,7 +99,7 @@ NOT_COLUMNS = ("artifact_id", "node", "file", "filename", "empty")  # names that
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
-def artifact_rows(name: str, m: Manifest, paths: Iterable[str], stamp: int, number: int) -> Rows:
+def artifact_rows(name: str, m: Manifest, paths: Iterable[str], stamp: int, number: int, folder: str) -> Rows:
     """Returns the rows of one manifest by table. Its links are computed when all artifacts are in the index (LINK).
 
     Args:
@@ -108,6 +108,7 @@ def artifact_rows(name: str, m: Manifest, paths: Iterable[str], stamp: int, numb
         paths: The files of the artifact; none are needed if the manifest has no tables.
         stamp: mtime of the manifest in ns.
         number: A running number of the artifact, so that columns which refer to it are small.
+        folder: Where the manifest is, relative to the home: below artifacts/, or in the record of a run (known.py).
 
     Returns:
         Table -> rows. A missing field is a KeyError, a field of another type a TypeError or an AttributeError.
@@ -125,7 +126,7 @@ def artifact_rows(name: str, m: Manifest, paths: Iterable[str], stamp: int, numb
         "artifact": [
             (
                 name, m["alias"], node, m["stage"], m["kind"], m["key"], m["digest"], m["version"], m["seed"], m["rows"], m.get("unit"),
-                m["tokens"], m["bytes"], f"artifacts/{name}", m["run_id"], m["code"]["commit"], m["code"]["dirty"], m["code"]["stage"], m["started"],
+                m["tokens"], m["bytes"], folder, m["run_id"], m["code"]["commit"], m["code"]["dirty"], m["code"]["stage"], m["started"],
                 m["ended"], json.dumps(m["config"]), json.dumps(m["key_parts"]), json.dumps(m["environment"]), number, stamp,
             )
         ],

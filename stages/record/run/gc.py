@@ -40,7 +40,7 @@ WITH RECURSIVE kept AS (
 """
 OTHERS = """
 SELECT artifact_id, node, bytes, run_id, alias, kind, (SELECT alias FROM run WHERE run.run_id = artifact.run_id)
-FROM artifact WHERE artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
+FROM artifact WHERE starts_with(path, 'artifacts/') AND artifact_id NOT IN (SELECT artifact_id FROM needed) ORDER BY ended
 """
 LOSERS = """
 SELECT alias FROM run WHERE run_id IN (SELECT run_id FROM node_run WHERE list_contains($1::VARCHAR[], artifact_id)) ORDER BY seq DESC

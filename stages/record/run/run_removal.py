@@ -44,7 +44,7 @@ WITH RECURSIVE holds(run_id, artifact_id) AS (
 SELECT holds.run_id, artifact_id, bytes,
   (runs IS NULL OR (runs = 1 AND one = holds.run_id)) AND artifact_id NOT IN (SELECT artifact_id FROM named) AS alone,
   artifact_id IN (SELECT artifact_id FROM made) AS made
-FROM holds JOIN artifact USING (artifact_id) LEFT JOIN counted USING (artifact_id)
+FROM holds JOIN artifact USING (artifact_id) LEFT JOIN counted USING (artifact_id) WHERE starts_with(path, 'artifacts/')
 """
 
 
