@@ -12,7 +12,7 @@ import math
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from stages.record.contract.declaration import Artifact
 
@@ -44,6 +44,15 @@ class ScoreComparison(TypedDict):
     errors: list[float | None]
     p: list[float | None]
     shown: list[str]
+
+
+class _MainScore(TypedDict):
+    """An entry of scores.json, as far as it is compared."""
+
+    task: str
+    metric: str
+    value: float
+    stderr: NotRequired[float | None]
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,7 @@ def standard_errors(artifact: Artifact) -> dict[tuple[str, str], float | None]:
     return {(entry["task"], entry["metric"]): entry.get("stderr") for entry in _entries(artifact)}
 
 
-def _entries(artifact: Artifact) -> list[dict[str, Any]]:
+def _entries(artifact: Artifact) -> list[_MainScore]:
     return [entry for entry in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8")) if entry["primary"]]
 
 

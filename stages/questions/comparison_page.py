@@ -13,7 +13,7 @@ from stages.evaluation.charts.page import PageChart, page_chart, render
 from stages.questions.compare import NodeDifference, RunsOverview, SizeDifference, differing
 from stages.questions.compared_scores import LETTERS, ScoreComparison
 from stages.record.contract.report_section import LineChart, with_error
-from stages.training.run.training_curves import EXACT, charts_of, line_name, read_curves
+from stages.training.run.training_curves import EXACT, chart_title, charts_of, line_name, read_curves
 from stages.training.run.training_tables import METRICS, SHOWN
 
 Row = Mapping[str, str | int | None]
@@ -95,11 +95,13 @@ def _verdicts(scores: Sequence[ScoreComparison]) -> list[dict[str, str | bool]]:
     for row in scores:
         for letter, shown, p in zip(LETTERS[1:], row["shown"], row["p"], strict=False):
             if shown:
-                better, _, why = shown.partition(": ")
+                said, _, why = shown.partition(": ")
+                better = said.endswith("better")
+                than = f" than {letter if said.startswith('a') else 'a'}"
                 lines.append(
                     {
-                        "better": better.endswith("better"),
-                        "shown": better if better.endswith("better") else f"{letter}: {better}",
+                        "better": better,
+                        "shown": said + than if better else f"{letter}: {said}",
                         "score": _name(row),
                         "why": why or (f"corrected {_p(p)}" if p is not None else ""),
                     }
@@ -121,7 +123,7 @@ def _charts(home: Path, runs: Sequence[str]) -> list[PageChart]:
             lines = {name: curves[number][column] for name, (number, _, column) in zip(names, parts, strict=True)}
             exact = tuple(name for name, (_, _, column) in zip(names, parts, strict=True) if column.startswith(EXACT))
             looks = tuple((number, place) for number, place, _ in parts)
-            drawn.append(page_chart(LineChart(f"{node}: {title}", "step", lines, exact, title not in SHOWN, looks)))
+            drawn.append(page_chart(LineChart(chart_title(node, title), "step", lines, exact, title not in SHOWN, looks)))
     return [chart for chart in drawn if chart is not None]
 
 
@@ -156,7 +158,7 @@ def _setting(row: NodeDifference) -> Row:
 
 def _data(row: SizeDifference, count: int) -> Row:
     rows = {f"rows of {letter}": value for letter, value in zip(LETTERS, row["rows"], strict=False)}
-    tokens = {f"tokens of {letter}": value or None for letter, value in zip(LETTERS, row["tokens"], strict=False)}
+    tokens = {f"tokens of {letter}": value for letter, value in zip(LETTERS, row["tokens"], strict=False)} if any(row["tokens"]) else {}
     between = {"b - a": f"{(row['rows'][1] or 0) - (row['rows'][0] or 0):+,}"} if count == 2 else {}
     shown: dict[str, str | int | None] = {"data": row["node"], **rows, **between, **tokens}
     return {name: f"{value:,}" if isinstance(value, int) else value or "" for name, value in shown.items()}

@@ -233,9 +233,9 @@ def test_the_page_has_what_is_shown_first_and_a_line_per_run(home: Path, tmp_pat
     assert main(["compare", "tiny-1", "tiny-2", "--page", str(given), "--home", str(other)]) == 0
     assert capsys.readouterr().out == f"{given}\n"
     text = given.read_text()
-    assert text.index("b is better") < text.index("b: no difference is shown") < text.index("dedup.threshold")
+    assert text.index("b is better than a") < text.index("b: no difference is shown") < text.index("dedup.threshold")
     charts = [json.loads(one) for one in re.findall(r'<script type="application/json">(.*?)</script>', text)]
-    assert [chart["options"]["title"]["text"] for chart in charts] == ["pretrain: Loss", "pretrain: Learning rate"]
+    assert [chart["options"]["title"]["text"] for chart in charts] == ["pretrain: loss", "pretrain: learning rate"]
     assert [(one["name"], one["lineStyle"]["type"]) for one in charts[0]["options"]["series"]] == [
         ("a train", "solid"), ("a validation", "dashed"), ("b train", "solid"), ("b validation", "dashed")
     ]  # fmt: skip

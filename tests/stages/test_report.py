@@ -141,7 +141,7 @@ def test_writes_one_page_with_everything_and_no_outside_reference(tmp_path: Path
     assert '<b class="good">reached</b>' in page and '<b class="soft">not shown</b>' in page and '<b class="bad">opposite</b>' in page
     first = page.partition('<script type="module">')[0]
     assert not re.findall(r"<[^>]* (?:src|style|on\w+)=", first) and "<link" not in page and 'http-equiv="Content-Security-Policy"' in page
-    assert page.index("had to show") < page.index('id="results"') < page.index("documents after cleaning"), "the verdicts first"
+    assert page.index("had to show") < page.index("documents after cleaning") < page.index('id="results"'), "the verdicts first"
     assert "| gsm8k | 7 | not scored |" in (artifact.path / "report.md").read_text()
     assert "What the models write" in page and "&lt;evaluate@sft&gt;" in page
     short = (artifact.path / "report.md").read_text()

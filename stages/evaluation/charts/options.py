@@ -64,6 +64,7 @@ def line_options(
     cut = [
         [(x, y) for x, y in points if (x > 0 or not logs[0]) and (y is None or y > 0 or not logs[1])] for points in series.values()
     ]  # a logarithmic axis has no place for 0
+    whole = all(float(x).is_integer() for points in cut for x, _ in points)
     lines: list[ChartOptions] = [
         {
             "name": name, "type": "line", "data": points, "symbol": "circle", "showSymbol": len(points) < 40, "symbolSize": 5,
@@ -80,7 +81,7 @@ def line_options(
         "grid": {"left": 58, "right": 18, "top": 58 if len(series) > 1 else 38, "bottom": 62},
         "legend": {"show": len(series) > 1, "type": "scroll", "top": 24, "left": 8, "right": 8, "textStyle": {"color": AXIS}, "pageTextStyle": {"color": AXIS}},
         "tooltip": _base(title)["tooltip"] | {"trigger": "axis"},
-        "xAxis": _axis(kinds[0], x_name) | {"max": "dataMax"},
+        "xAxis": _axis(kinds[0], x_name) | {"max": "dataMax"} | ({"axisPointer": {"label": {"precision": 0}}} if whole else {}),
         "yAxis": _axis(kinds[1]),
         "dataZoom": [
             *([{"type": "inside", "filterMode": "none"}] if wheel else []),

@@ -30,7 +30,8 @@ code, pre { font: 13px/1.5 ui-monospace, monospace; } pre { background: var(--pa
   white-space: pre-wrap; overflow-wrap: anywhere; max-height: 420px; overflow-y: auto; }
 .good { color: var(--good); } .bad { color: var(--bad); } .verdict b { white-space: nowrap; }
 .verdicts { list-style: none; padding: 0; margin: 10px 0; } .verdicts li { border-left: 4px solid var(--line); padding: 4px 12px; margin: 8px 0; max-width: none; }
-.verdicts li.good { border-color: var(--good); } .verdicts li.bad { border-color: var(--bad); } .verdicts li p { color: var(--ink); margin: 0; }
+.verdicts li.good { border-color: var(--good); color: var(--ink); }
+.verdicts li.bad { border-color: var(--bad); color: var(--ink); } .verdicts li p { margin: 0; max-width: 110ch; }
 .verdicts b { display: inline-block; min-width: 6.5em; }
 .cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin: 16px 0; }
 .card { background: var(--panel); border-radius: 8px; padding: 10px 12px; } .card b { display: block; font-size: 19px; line-height: 1.3; }
@@ -62,7 +63,7 @@ function smoothed(points, weight) {
   return points.map(([x, y]) => {
     mean = weight * mean + (1 - weight) * y;
     mass = weight * mass + (1 - weight);
-    return [x, mean / mass];
+    return [x, Number((mean / mass).toPrecision(6))];
   });
 }
 

@@ -6,7 +6,8 @@ Guarantee: all of it is read from manifests. The recipe that it writes has every
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from pydantic import JsonValue
 
 from stages.record.contract.declaration import Artifact, seconds_of, unit_of
 from stages.record.contract.quantities import duration_text, flops_text, size_text
@@ -115,7 +116,7 @@ def recipe(inputs: Mapping[str, Artifact], off: Mapping[str, str], title: str) -
 
     first, imported = trained_here(inputs), [node for node, artifact in inputs.items() if "imported" in artifact.manifest]
     name = "-".join(first.manifest["run_id"].split("-")[2:-1])
-    written: dict[str, Any] = {"name": name} if name else {}
+    written: dict[str, JsonValue] = {"name": name} if name else {}
     written |= {"seed": first.manifest["seed"], "runtime": first.manifest["runtime"]}
     if imported:
         written["import"] = {node: inputs[node].manifest["alias"] for node in imported}

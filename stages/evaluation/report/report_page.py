@@ -25,11 +25,13 @@ BODY = """
 {{ verdict_list(verdicts.claims) }}
 <p class="soft small">{{ verdicts.note }}</p>
 <details><summary>Further comparisons, not required: {{ verdicts.comparisons_count }}</summary>{{ verdict_list(verdicts.comparisons) }}</details>
+{% endif %}
+<div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
+{% if results %}
 <h2 id="results">Results</h2>
 {{ grid(results, models, 'stack') }}
 <details><summary>Every metric</summary>{{ grid(all_results, models, 'stack') }}</details>
 {% endif %}
-<div class="cards">{% for name, value in cards %}<div class="card"><b>{{ value }}</b><span class="soft small">{{ name }}</span></div>{% endfor %}</div>
 {% for section in sections %}
 {% if section.heading and section.heading != 'Results' and section.shown %}
 <h2 id="{{ section.anchor }}">{{ section.heading }}</h2>

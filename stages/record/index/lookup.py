@@ -56,7 +56,10 @@ def latest_artifact(home: Path, name: str) -> ArtifactRecord:
 
 
 def latest_sql(home: Path, name: str) -> tuple[str, str]:
-    """Returns a query and its parameter $1, for the number of the one artifact that a name means (see latest_artifact)."""
+    """Returns a query and its parameter $1, for the number of the one artifact that a name means (see latest_artifact).
+
+    One that the home only knows of (store/known.py) has the alias of another home, so an own artifact comes before it.
+    """
     wanted = names.all_names(home).get(name, name)
     if "/" in wanted:
         return "SELECT number FROM artifact WHERE artifact_id = $1", wanted
@@ -65,7 +68,7 @@ def latest_sql(home: Path, name: str) -> tuple[str, str]:
         conditions += ["starts_with(a.key, $1)", "starts_with(a.digest, $1)"]
     return (
         f"SELECT a.number FROM artifact a LEFT JOIN run USING (run_id) WHERE {' OR '.join(conditions)} "
-        "ORDER BY a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
+        "ORDER BY starts_with(a.path, 'artifacts/') DESC, a.node = $1 AND a.artifact_id IN (SELECT artifact_id FROM current) DESC, coalesce(run.seq, 0) DESC, "
         f"{alias_number('a.alias')} DESC LIMIT 1"  # by numbers, not by times
     ), wanted
 

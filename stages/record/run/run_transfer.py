@@ -23,7 +23,9 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+
+from pydantic import JsonValue
 
 from stages.record.contract.declaration import Artifact, Stage
 from stages.record.contract.errors import RecipeError, VerificationError, of_the_disk
@@ -314,7 +316,7 @@ def _checked_known(inside: Path, run_id: str, file: Path) -> int:
 def _publish(home: Path, inside: Path, run_id: str, published: Mapping[str, Artifact], ends: str) -> str:
     """Returns the alias of a run in this home, after renaming its record into place with a number of this home and its artifacts as they are here."""
     folder = runs.folder_of(inside, run_id)
-    record: dict[str, Any] = read_object(folder / runs.RUN)
+    record: dict[str, JsonValue] = read_object(folder / runs.RUN)
     alias = f"{record['recipe']}-{names.next_number(home, str(record['recipe']))}"
     record |= {"imported": {"alias": record["alias"], "end": ends}, "seq": names.next_number(home, "run"), "alias": alias}
     lines = io.StringIO()

@@ -45,6 +45,11 @@ def charts_of(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {title: group for title, group in found.items() if group}
 
 
+def chart_title(node: str, title: str) -> str:
+    """Returns the title of a chart of a node: "pretrain: loss"."""
+    return f"{node}: {title if title[:2].isupper() else title[0].lower() + title[1:]}"
+
+
 def line_name(column: str) -> str:
     """Returns what tells a column from the others of its chart."""
     if column.startswith("validation_"):

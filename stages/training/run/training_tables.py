@@ -10,7 +10,7 @@ from stages.record.contract.declaration import Artifact
 from stages.record.contract.report_section import LineChart, Section, SectionTable, named_figure
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.tables.parquet import read_rows
-from stages.training.run.training_curves import EXACT, charts_of, line_name, read_curves
+from stages.training.run.training_curves import EXACT, chart_title, charts_of, line_name, read_curves
 
 SHOWN = ("Loss", "Bits per byte")
 """The charts that the report does not fold."""
@@ -110,7 +110,7 @@ def training_section(artifact: Artifact) -> Section:
     node, curves = str(artifact.manifest["node"]), read_curves(artifact.path / "metrics.parquet")
     charts = tuple(
         LineChart(
-            f"{node}: {title if title[:2].isupper() else title[0].lower() + title[1:]}", "step",
+            chart_title(node, title), "step",
             {line_name(column): curves[column] for column in group},
             tuple(line_name(column) for column in group if column.startswith(EXACT)), folded=title not in SHOWN,
         )

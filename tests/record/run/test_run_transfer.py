@@ -82,13 +82,18 @@ def test_without_artifacts_the_report_comes_and_the_lineage_is_known(given: tupl
     assert lineage.verify(other) == (1, []) and lineage.verify(other, run)[1] == []
     assert database.query(other, "SELECT count(*) FROM side_table WHERE node = 'words'")[1] == [(0,)]
     assert run_sizes(other)[run].artifacts == 1 and collectable(other, 1) == []
+    mine = run_stage(WORDS, {"words": ["z"]}, {}, other)
+    database.update(other)
+    assert mine.manifest["alias"] == "words-1" == lineage.show(home, "words")["alias"]
+    assert lineage.read(other, "words-1").path == mine.path, "an alias of this home means what this home has"
     onward = export_run(other, run, tmp_path / "onward.tar", True)
     assert (len(onward.artifacts), onward.known) == (1, 1), "what a home only knows, it can only name"
     built = run_stage(WORDS, {"words": ["a", "bc"]}, {}, other)
     database.update(other)
-    assert lineage.read(other, "words").path == built.path and lineage.verify(other)[1] == []
+    digest = str(built.manifest["digest"])
+    assert lineage.read(other, digest).path == built.path and lineage.verify(other)[1] == []
     database.reindex(other)
-    assert lineage.read(other, "words").path == built.path
+    assert lineage.read(other, digest).path == built.path
     assert main(["runs", "delete", run, "--yes", "--home", str(other)]) == 0
     assert collect(other, 0)[1] > 0 and not list(other.glob("runs/*"))
 
