@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 
 from flows.cli import completers
-from flows.cli.options import ANY_NAME, COMMON, AnyName, ArtifactName, Command, Common, Settings, whole
+from flows.cli.options import ANY_NAME, COMMON, ArtifactName, Command, Common, Settings, whole
 from flows.cli.printing import answer, print_table, say, with_settings, written
 from stages.record.contract.errors import RecipeError
 
@@ -134,10 +134,9 @@ def _print_lines(lines: Sequence[str]) -> None:
 
 
 def compare(
-    a: AnyName,
-    b: AnyName,
+    names: Annotated[tuple[str, ...], Parameter(help=f"two runs or more, or two of: {ANY_NAME}", completer=completers.artifacts_and_runs)],
     /,
-    *more: AnyName,
+    *,
     details: Annotated[bool, Parameter(help="of runs, list every value that differs")] = False,
     page: Annotated[str, Parameter(metavar="FILE", help="of runs, write the comparison with charts to this HTML file")] = "",
     common: Common = COMMON,
@@ -151,13 +150,13 @@ def compare(
     from stages.questions.lineage import read
     from stages.questions.weights import compare_weights
 
-    home, names = common.folder(), (a, b, *more)
+    home = common.folder()
     if not comparing.are_runs(home, names):
         if page:
             raise RecipeError(
                 "There is no page of the weights of two models.", where=f"--page {page}", do="Leave --page out, or name runs."
             )
-        found = compare_weights(read(home, a), read(home, b))
+        found = compare_weights(*(read(home, name) for name in names))
         answer(common, found, lambda: _print_weights(found))
         return
     if page:

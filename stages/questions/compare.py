@@ -193,7 +193,8 @@ def are_runs(home: Path, names: Sequence[str]) -> bool:
     most = len(LETTERS) if known else 2
     if not 2 <= len(names) <= most:
         do = f"Name two to {most} runs." if known else "Name two checkpoints or models."
-        raise RecipeError(f"{len(names)} {'runs' if known else 'artifacts'} cannot be compared.", where=str(home), do=do)
+        count = f"{len(names)} {'run' if known else 'artifact'}{'s' if len(names) > 1 else ''}"
+        raise RecipeError(f"{count} cannot be compared.", where=str(home), do=do)
     return bool(known)
 
 

@@ -173,11 +173,12 @@ ANSWERS: dict[str, tuple[str, ...]] = {
 SERVERS = {"dashboard", "serve"}
 WITH_PREFECT = {"run", "stage"}
 OF_A_MODEL = {"chat", "serve-model", "export"}  # test_chat.py, test_model_server.py, tests/questions/taken_out
+OF_A_WHOLE_RECORD = {"runs export", "runs import"}  # tests/record/run/test_run_transfer.py
 ON_A_GPU = {"doctor gpu"}  # tests/training/run/test_gpu_check.py
 
 
 def test_the_answer_of_every_command_is_asked_for() -> None:
-    assert set(ANSWERS) | SERVERS | WITH_PREFECT | OF_A_MODEL | ON_A_GPU == set(registered())
+    assert set(ANSWERS) | SERVERS | WITH_PREFECT | OF_A_MODEL | OF_A_WHOLE_RECORD | ON_A_GPU == set(registered())
 
 
 @pytest.mark.parametrize("command", ANSWERS)

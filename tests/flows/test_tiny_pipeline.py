@@ -67,7 +67,7 @@ def test_the_results_in_the_documents_are_those_of_make_run() -> None:
 
 def test_the_report_is_one_file_that_needs_nothing_else(tiny_home: Path) -> None:
     page = (artifact(tiny_home, "report") / "report.html").read_text()
-    before, _, _ = page.partition("<script type=\"module\">")
+    before, _, _ = page.partition('<script type="module">')
     assert "<figure" in page and "<link" not in page and not re.findall(r"<[^>]* (?:src|style|on\w+)=", before)
     for node in nodes_of("tiny")[:-1]:
         assert node in page

@@ -250,6 +250,8 @@ def test_what_cannot_be_compared_is_refused(home: Path, capsys: pytest.CaptureFi
         are_runs(home, ["tiny-1", "dedup"])
     with pytest.raises(RecipeError, match="3 artifacts cannot be compared"):
         are_runs(home, ["dedup", "mix", "crawl"])
+    with pytest.raises(RecipeError, match="1 run cannot be compared"):
+        are_runs(home, ["tiny-1"])
     with pytest.raises(RecipeError, match="27 runs cannot be compared"):
         are_runs(home, ["tiny-1"] * 27)
     assert main(["compare", "pretrain", "dedup", "--page", "x.html", "--home", str(home)]) == 2

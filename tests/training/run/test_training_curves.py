@@ -34,6 +34,10 @@ def test_a_long_curve_has_the_points_of_the_dashboard(tmp_path: Path, monkeypatc
 def test_a_value_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     from stages.record.tables.parquet import schema
 
-    rows = [{"step": 1, "loss": float("nan"), "lr": 0.5}, {"step": 2, "loss": 2.0, "lr": None}, {"step": 3, "loss": float("inf"), "lr": 0.25}]
+    rows = [
+        {"step": 1, "loss": float("nan"), "lr": 0.5},
+        {"step": 2, "loss": 2.0, "lr": None},
+        {"step": 3, "loss": float("inf"), "lr": 0.25},
+    ]
     write_rows(tmp_path / "metrics.parquet", schema(step="int64", loss="float64", lr="float64"), rows)
     assert read_curves(tmp_path / "metrics.parquet") == {"loss": [(2.0, 2.0)], "lr": [(1.0, 0.5), (3.0, 0.25)]}
