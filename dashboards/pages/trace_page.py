@@ -18,6 +18,7 @@ from stages.questions.tracing.trace_lines import KINDS, became, counted, kinds_n
 from stages.questions.tracing.trace_start import Start, start
 from stages.questions.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
 from stages.record.contract.errors import RecipeError
+from stages.record.index import database
 from stages.record.index.database import Row
 
 MAX_CHARS = 4096
@@ -32,12 +33,16 @@ MAX_TEXTS = 100
 
 def written_texts(home: Path, run_id: str) -> list[Row]:
     """Returns texts that the models of a run wrote, in training and in evaluation: node, step (None in evaluation), prompt, text, artifact."""
-    found = []
-    for node, artifact in artifacts_of(home, run_id).items():
-        for row in rows_of(home, artifact, "text_samples", "step, prompt, text", f"ORDER BY step DESC, prompt LIMIT {MAX_TEXTS}"):
-            found.append({"node": node, **row, "artifact": artifact})
-        for row in rows_of(home, artifact, "generations", "prompt, text", f"ORDER BY prompt LIMIT {MAX_TEXTS}"):
-            found.append({"node": node, "step": None, **row, "artifact": ""})
+    found, made = [], artifacts_of(home, run_id)
+    sql = "SELECT DISTINCT artifact_id, view FROM side_table WHERE list_contains(?::VARCHAR[], artifact_id) AND view IN ('text_samples', 'generations')"
+    tables = set(database.query(home, sql, [list(made.values())])[1])
+    for node, artifact in made.items():
+        if (artifact, "text_samples") in tables:
+            for row in rows_of(home, artifact, "text_samples", "step, prompt, text", f"ORDER BY step DESC, prompt LIMIT {MAX_TEXTS}"):
+                found.append({"node": node, **row, "artifact": artifact})
+        if (artifact, "generations") in tables:
+            for row in rows_of(home, artifact, "generations", "prompt, text", f"ORDER BY prompt LIMIT {MAX_TEXTS}"):
+                found.append({"node": node, "step": None, **row, "artifact": ""})
     return found[:MAX_TEXTS]
 
 

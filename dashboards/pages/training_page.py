@@ -137,8 +137,8 @@ def with_events(home: Path, training: ShownTraining) -> ShownTraining:
 
 
 def _last_step(home: Path, artifact: str) -> int:
-    sql = "SELECT max(step) FROM step_metrics WHERE contains(file, ?) AND artifact_id = ?"
-    return int(database.query(home, sql, [f"/{artifact}/", artifact])[1][0][0] or 0)
+    found = database.query(home, "SELECT value FROM metric WHERE artifact_id = ? AND name = 'steps'", [artifact])[1]
+    return int(found[0][0]) if found else 0
 
 
 def charts_of(columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
