@@ -66,7 +66,9 @@ def exported(visit: PageVisit, made: Mapping[str, str]) -> dict[str, str]:
 def sampling_of(visit: PageVisit) -> Sampling:
     """Returns how the address says that tokens are drawn."""
     most = int(visit.number("tokens", 0, 0, 1e6))
-    return Sampling(visit.number("temperature", DEFAULT_TEMPERATURE, 0, MOST_TEMPERATURE), visit.number("top_p", DEFAULT_TOP_P, 0.0001, 1), most or None)
+    return Sampling(
+        visit.number("temperature", DEFAULT_TEMPERATURE, 0, MOST_TEMPERATURE), visit.number("top_p", DEFAULT_TOP_P, 0.0001, 1), most or None
+    )
 
 
 async def show(visit: PageVisit) -> None:
@@ -163,7 +165,7 @@ async def _sampling(visit: PageVisit, boxes: Mapping[str, Any]) -> Sampling:
 
 
 async def _answered(talk: Talk, text: str, sampling: Sampling, seed: int, state: Element) -> str | None:
-    """Draws a text and its answer while it is written. Returns the answer; None if there is none.
+    """Draws a text and its answer while it is written.
 
     Args:
         talk: What was said before.
@@ -171,6 +173,9 @@ async def _answered(talk: Talk, text: str, sampling: Sampling, seed: int, state:
         sampling: How tokens are drawn.
         seed: The seed of the answer.
         state: The element that says what happens.
+
+    Returns:
+        The answer; None if there is none.
     """
     with tag("div", css="panel").style("margin: 8px 0"):
         tag("span", "You" if talk.found.chats else "Opening", "soft small")

@@ -85,7 +85,9 @@ def measure(url: str, pid: int, named: dict[str, str]) -> None:
     with httpx.Client(base_url=url.partition("?")[0], timeout=120, follow_redirects=True) as client:
         client.get(url)
         for what, run in named.items():
-            asked = [(page.path, {"run": run}) for page in all_pages()] + [("/", {"run": run, "node": node}) for node in ("dedup", "pretrain")]
+            asked = [(page.path, {"run": run}) for page in all_pages()] + [
+                ("/", {"run": run, "node": node}) for node in ("dedup", "pretrain")
+            ]
             for path, parameters in asked:
                 taken, before = [], processor_s(pid)
                 for _ in range(ROUNDS):
@@ -93,7 +95,10 @@ def measure(url: str, pid: int, named: dict[str, str]) -> None:
                     client.get(path, params=parameters).raise_for_status()
                     taken.append(time.perf_counter() - start)
                 shown = f"{path}?{urlencode(parameters)}".replace(run, what)
-                print(f"{shown:<34}{taken[0]:>8.2f} s{statistics.median(taken):>8.2f} s{(processor_s(pid) - before) / ROUNDS:>10.2f} s", flush=True)
+                print(
+                    f"{shown:<34}{taken[0]:>8.2f} s{statistics.median(taken):>8.2f} s{(processor_s(pid) - before) / ROUNDS:>10.2f} s",
+                    flush=True,
+                )
 
 
 def processor_s(pid: int) -> float:

@@ -64,11 +64,7 @@ class ModelProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Starts the process, unless it runs, and waits until the model is loaded.
-
-        Raises:
-            StageError: The model cannot be talked to, or the process ended.
-        """
+        """Starts the process, unless it runs, and waits until the model is loaded. A model that cannot be talked to is a StageError."""
         if self._process and self._process.returncode is None:
             return
         pipe = asyncio.subprocess.PIPE
@@ -77,11 +73,7 @@ class ModelProcess:
         await self._line()
 
     async def answer(self, asked: Asked) -> AsyncIterator[str | Written]:
-        """Yields the text of an answer in pieces, and then how it ended.
-
-        Raises:
-            StageError: The text cannot be a prompt, or the process ended.
-        """
+        """Yields the text of an answer in pieces, and then how it ended. A text that cannot be a prompt is a StageError, as is a process that ended."""
         await self.start()
         self._tell(asdict(asked))
         while "piece" in (line := await self._line()):
@@ -111,7 +103,9 @@ class ModelProcess:
         line = await self._process.stdout.readline()
         if not line:
             code = await self._process.wait()
-            raise StageError(f"The process of the model ended with code {code}.", do="See what the dashboard printed; ask again to start it anew.")
+            raise StageError(
+                f"The process of the model ended with code {code}.", do="See what the dashboard printed; ask again to start it anew."
+            )
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
             raise StageError(found["error"])

@@ -171,7 +171,11 @@ def one_connection(home: Path) -> Iterator[None]:
 
 @contextmanager
 def _kept_reader(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yields the connection of the surrounding `one_connection`, or one of its own."""
+    """Yields the connection of the surrounding `one_connection`, or one of its own.
+
+    Raises:
+        duckdb.Error: A query failed.
+    """
     import duckdb
 
     kept = KEPT.get()
@@ -218,6 +222,7 @@ def _locked(home: Path, limits: sql_guard.QueryLimits | None = None) -> duckdb.D
     Raises:
         RecipeError: The home has no artifacts, no runs and no index.
         StageError: The index cannot be opened, although it was built.
+        duckdb.Error: A view of this home could not be made.
     """
     import duckdb
 

@@ -28,7 +28,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_talking_home(tmp_path_factory.mktemp("process") / "home")
 
 
-async def answered(process: ModelProcess, text: str, messages: Sequence[Mapping[str, str]] = (), sampling: Sampling = WARM, stop: bool = False) -> tuple[str, Written]:
+async def answered(
+    process: ModelProcess, text: str, messages: Sequence[Mapping[str, str]] = (), sampling: Sampling = WARM, stop: bool = False
+) -> tuple[str, Written]:
     written, end = "", None
     async for piece in process.answer(Asked(text, messages, sampling, 5)):
         if isinstance(piece, Written):
