@@ -91,7 +91,7 @@ async def show(visit: PageVisit) -> None:
         boxes = {
             "temperature": _number("Temperature", given.temperature, 0, MOST_TEMPERATURE, 0.1),
             "top_p": _number("Top-p", given.top_p, 0.0001, 1, 0.05),
-            "tokens": _number("Longest answer", given.max_tokens, 1, 1e6, 1),
+            "tokens": _number("Most tokens", given.max_tokens, 1, 1e6, 1),
             "seed": _number("Seed", visit.number("seed", 0, 0, LARGEST_SEED), 0, LARGEST_SEED, 1),
         }
     _draw_talk(visit, talk, boxes)
@@ -119,7 +119,7 @@ def _draw_talk(visit: PageVisit, talk: Talk, boxes: Mapping[str, Any]) -> None:
                 clear = ui.button("Begin anew").props("no-caps flat")
                 tag("span", "Ctrl-Enter sends", "soft small")
         with tag("div", css="panel") as beside:
-            tag("h2", "Sources of the answer")
+            tag("h3", "Sources of the answer")
             tag("p", "The longest spans of the last answer that are verbatim in what the model learned from.", "soft small")
             sources = tag("div")
     beside.style("align-self: start")

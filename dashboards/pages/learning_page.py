@@ -32,6 +32,8 @@ CELL_W, CELL_H = 40, 32
 RATES = {"SGD": 0.01, "momentum": 0.003, "AdamW": 0.05}
 TEMPERATURES = (0.2, 3.0)
 BARS = 15
+NAMED = 3
+"""Likely tokens that a row names."""
 
 
 def shape_rows(shape: ModelConfig) -> tuple[dict[str, float], Shown]:
@@ -125,12 +127,13 @@ def _draw_step(visit: PageVisit, step: ShownStep, asked: StepRequest, config: Ro
     tag("h2", f"One step from the checkpoint of step {step.step:,}, on sequence {asked.sequence:,} of the mixture", id="step")
     with tag("p", css="small"):
         for text, number in (("← the sequence before", asked.sequence - 1), ("the sequence after →", asked.sequence + 1)):
-            tag("a", f"{text}  ", href=f"{visit.address(sequence=max(0, number))}#step")
+            tag("a", text, href=f"{visit.address(sequence=max(0, number))}#step")
+            tag("span", " · ")
         tag("a", "read it", href=visit.address("/tokens", sequence=asked.sequence))
     tag("p", "The model reads a token and gives every token of the vocabulary a probability p. The loss is -ln p of the token that follows. Its gradient at the "
         "logits is p - y, with y = 1 for that token and 0 for all others: it pulls the right token up by what it lacks, and each other down by its p.")  # fmt: skip
     grid([{"reads": _visible(one.read), "follows": _visible(one.target), "p": one.p, "-ln p": one.loss, "p - y there": one.gradient,
-           "most likely, with p": "  ".join(f"{_visible(text)} {p:.3f}" for text, p in one.likely)} for one in step.predictions])  # fmt: skip
+           "most likely, with p": "  ".join(f"{_visible(text)} {p:.3f}" for text, p in one.likely[:NAMED])} for one in step.predictions])  # fmt: skip
     tag("p", f"Mean over the {step.targets:,} tokens of the sequence: {step.loss:.4f} nats.", "soft")
     _draw_updates(step, asked.adamw, config)
     _draw_temperature(step)
@@ -151,11 +154,11 @@ def _draw_updates(step: ShownStep, adam: AdamSettings, config: Row) -> None:
     own = config["optimizer"]["name"]
     why = "" if own == "adamw" else f" The run's matrices were updated by {own}; AdamW is shown at a learning rate of its own."
     tag("p", f"The weight {step.parameter}, before: {step.weight:.6g}. Learning rate {adam.learning_rate:g}, betas {adam.beta1:g} and {adam.beta2:g}, eps {adam.eps:g}, "
-        f"weight decay {adam.weight_decay:g}. The moments begin at 0, because a checkpoint that is kept has none.{why}")  # fmt: skip
+        f"weight decay {adam.weight_decay:g}. The moments begin at 0, because a kept checkpoint has none.{why}")  # fmt: skip
     tag("pre", "m = β₁ m + (1 − β₁) g      v = β₂ v + (1 − β₂) g²      m̂ = m / (1 − β₁ᵗ)      v̂ = v / (1 − β₂ᵗ)\n"
         "update = −rate · (m̂ / (√v̂ + ε) + decay · weight)")  # fmt: skip
-    grid([{"update t": str(n), "gradient g": f"{one.gradient:.4e}", "m": f"{one.m:.4e}", "v": f"{one.v:.4e}", "m̂": f"{one.m_hat:.4e}", "v̂": f"{one.v_hat:.4e}",
-           "update": f"{one.update:.4e}", "weight": f"{one.weight:.6f}"} for n, one in enumerate(step.updates, start=1)])  # fmt: skip
+    grid([{"update t": n, "gradient g": one.gradient, "m": one.m, "v": one.v, "m̂": one.m_hat, "v̂": one.v_hat, "update": one.update, "weight": one.weight}
+          for n, one in enumerate(step.updates, start=1)])  # fmt: skip
 
 
 def _draw_temperature(step: ShownStep) -> None:
