@@ -173,7 +173,11 @@ async def _draw_items(visit: PageVisit, models: Mapping[str, str], made: Mapping
     forms = {False: [model for model in models if task not in chats[model]], True: [model for model in models if task in chats[model]]}
     shown = await in_thread(item_rows, visit.home, models, benchmarks, task, metric, offset)
     contexts = [row["item"]["context"] or "" for row in shown if row["item"]]
-    sent = {chat: await in_thread(prompts_as_sent, visit.home, tokenizer, contexts, chat) for chat, asked in forms.items() if asked and tokenizer}
+    sent = {
+        chat: await in_thread(prompts_as_sent, visit.home, tokenizer, contexts, chat)
+        for chat, asked in forms.items()
+        if asked and tokenizer
+    }
     for row in shown:
         with tag("div", css="panel").style("margin: 8px 0"):
             values = " · ".join(f"{model} {'' if value is None else f'{value:g}'}" for model, value in row["values"].items())

@@ -31,11 +31,13 @@ CHARTS: Mapping[str, tuple[str, ...]] = {
     "Gradient norm": ("grad_norm",),
     "Tokens per second": ("tokens_per_s",),
     "MFU (share of the peak FLOP/s)": ("mfu", "mfu_by_segment"),
-    "Peak memory of a rank, bytes": ("peak_memory_bytes",),
+    "Peak memory of a rank, GB": ("peak_memory_bytes",),
     "Update over weight, by group": tuple(f"update_ratio_{group}" for group in ("embedding", "attention", "feed_forward", "norms", "head")),
 }
 """Title -> its columns of step_metrics. Other metrics get a chart each."""
-NOT_CURVES = ("step", "tokens", "skipped", "sampled", "validation_units")
+NOT_CURVES = ("step", "tokens", "skipped", "sampled", "units", "validation_units")
+GIGA = ("peak_memory_bytes",)
+"""Columns that are drawn in units of 10^9."""
 EXACT = ("lr", "validation", "peak")
 """Beginnings of columns that are never smoothed."""
 EVENTS: Mapping[str, re.Pattern[str]] = {
@@ -194,7 +196,8 @@ def chart_options(home: Path, shown: Sequence[ShownTraining], view: View) -> lis
                     label = (
                         " ".join([training.run["alias"]] * (len(shown) > 1) + [_short(name)] * (len(group) > 1)) or training.run["alias"]
                     )
-                    lines[label] = values[name] if name.startswith(EXACT) else smoothed(values[name], view.weight)
+                    points = [(x, y and y / 1e9) for x, y in values[name]] if name in GIGA else values[name]
+                    lines[label] = points if name.startswith(EXACT) else smoothed(points, view.weight)
                     looks.append((number, place) if len(shown) > 1 else (place, 0))
         if lines:
             found.append(line_options(title, lines, "step", (view.log_x, view.log_y), marks if title == "Loss" else None, looks))

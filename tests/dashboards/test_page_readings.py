@@ -19,8 +19,8 @@ from stages.corpus.filter.filter_rule import applied, first_reason
 from stages.corpus.filter.rules import RULES
 from stages.corpus.filter.rules import columns as signals_of
 from stages.corpus.text_index.example_texts import TextKind
-from stages.questions.tracing.traced import RecordOutcome
 from stages.questions.tracing.trace_text import SpanDocument, TextSpan
+from stages.questions.tracing.traced import RecordOutcome
 from stages.record.index import database
 from tests.questions.talk.talking_home import change_manifest
 from tests.questions.test_rule_thresholds import CONFIG, passing
@@ -44,13 +44,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [{"doc_id": doc(n), "url": URL[n], "text": TEXT, "source": "web"} for n in (KEPT, NEAR, EXACT)]
     signals: dict[str, Any] = passing() | {"words": 3, "all_words": 3}
     shape = {**TYPES["filter", "decisions"], **signals_of(CONFIG)}
-    judged = [{**signals, "doc_id": doc(SHORT), "url": URL[SHORT], "verdict": "dropped", "reason": first_reason(signals, applied(RULES, CONFIG))}]
+    judged = [
+        {**signals, "doc_id": doc(SHORT), "url": URL[SHORT], "verdict": "dropped", "reason": first_reason(signals, applied(RULES, CONFIG))}
+    ]
     judged += [{**judged[0], "doc_id": doc(100 + n), "url": f"http://more/{n:03}"} for n in range(PER_PAGE)]
     judged += [{"doc_id": doc(KEPT), "url": URL[KEPT], "verdict": "kept", "reason": None}]
     rows = [{name: row.get(name) for name in shape} for row in judged]
-    filtered = make_artifact(home, "filter", 1, {}, {"documents/00000.parquet": table("filter", "documents", texts), "decisions/00000.parquet": (shape, rows)})
+    filtered = make_artifact(
+        home, "filter", 1, {}, {"documents/00000.parquet": table("filter", "documents", texts), "decisions/00000.parquet": (shape, rows)}
+    )
     change_manifest(home, filtered, {"config": CONFIG, "record_counts": {"unit": "documents", "rows_in": 44, "kept": 3, "changed": 0,
-        "dropped": {"rare": 1, "short": PER_PAGE + 1, "none": 0}, "chars_in": 9, "chars_out": 9, "chars_removed": 0, "chars_dropped": {"rare": 1, "short": 1, "none": 0}}})  # fmt: skip
+        "dropped": {"rare": 1, "short": PER_PAGE + 1, "none": 0}, "chars_in": 9, "chars_out": 9, "chars_removed": 0,
+        "chars_dropped": {"rare": 1, "short": 1, "none": 0}}})  # fmt: skip
     decided = [{"doc_id": doc(NEAR), "url": URL[NEAR], "verdict": "dropped", "reason": "near_duplicate", "kept_doc_id": doc(KEPT), "jaccard": 0.875},
                {"doc_id": doc(EXACT), "url": URL[EXACT], "verdict": "dropped", "reason": "exact_duplicate", "kept_doc_id": doc(KEPT), "jaccard": None},
                {"doc_id": doc(KEPT), "url": URL[KEPT], "verdict": "kept", "reason": None}]  # fmt: skip
@@ -58,12 +63,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dedup = make_artifact(home, "dedup", 1, {"documents": filtered}, {"documents/00000.parquet": table("dedup", "documents", texts[:1]),
         "decisions/00000.parquet": table("dedup", "decisions", decided), "pairs/00000.parquet": table("dedup", "pairs", found)})  # fmt: skip
     hit = {"doc_id": doc(KEPT), "url": URL[KEPT], "task": "quiz", "item_id": "a"}
-    hits = [{**hit, "words": "two words", "start": 300, "end": 310, "round": 1}, {**hit, "item_id": "b", "words": "longer words of a later round", "start": 5, "end": 9, "round": 2}]
+    hits = [
+        {**hit, "words": "two words", "start": 300, "end": 310, "round": 1},
+        {**hit, "item_id": "b", "words": "longer words of a later round", "start": 5, "end": 9, "round": 2},
+    ]
     cleaned = make_artifact(home, "decontaminate", 1, {"documents": dedup}, {"hits/00000.parquet": table("decontaminate", "hits", hits)})
     asked = [{"task": "quiz", "item_id": "a", "context": "Q: a?", "question": None, "choices": ["no", "yes"], "gold": 1, "answer": None, "scored": True},
              {"task": "quiz", "item_id": "b", "context": "Q: b?", "question": "b asked", "choices": None, "gold": None, "answer": "B", "scored": True}]  # fmt: skip
     benchmarks = make_artifact(home, "benchmarks", 1, {}, {"items.parquet": table("benchmarks", "items", asked)})
-    held = [{"part": "validation", "sequence": 0, "segment": n, "doc_id": doc(one), "source": source, "length": 5} for n, (one, source) in enumerate([(6, "web"), (7, "web"), (8, "notes")])]
+    held = [
+        {"part": "validation", "sequence": 0, "segment": n, "doc_id": doc(one), "source": source, "length": 5}
+        for n, (one, source) in enumerate([(6, "web"), (7, "web"), (8, "notes")])
+    ]
     held += [{**held[0], "sequence": 1}, {**held[2], "part": "train"}]
     mix = make_artifact(home, "mix", 1, {}, {"sequence_spans/validation.parquet": table("mix", "sequence_spans", held)})
     written = [{"step": step, "prompt": "The", "text": f"at {step}"} for step in (10, 20)]
@@ -80,9 +91,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         scores = [{"task": "loam_quiz", "metric": "brier", "value": 0.5, "stderr": None, "n": 3, "chance": 0.25, "primary": False},
                   {"task": "loam_quiz", "metric": "acc", "value": sum(own.values()) / 3, "stderr": 0.25, "n": 3, "chance": 0.5, "primary": True}]  # fmt: skip
         (home / "artifacts" / made[-1] / "scores.json").write_text(json.dumps(scores[: 2 if model == "base" else 1] + scores[1:]))
-    flagged = [{"task": "quiz", "item_id": item, "where": "mix", "doc_id": doc(KEPT), "url": URL[KEPT], "words": "w", "overlap_frac": share} for item, share in (("b", 0.2), ("a", 0.9))]
+    flagged = [
+        {"task": "quiz", "item_id": item, "where": "mix", "doc_id": doc(KEPT), "url": URL[KEPT], "words": "w", "overlap_frac": share}
+        for item, share in (("b", 0.2), ("a", 0.9))
+    ]
     made.append(make_artifact(home, "contamination", 1, {}, {"flags.parquet": table("contamination", "flags", flagged)}))
-    cut = [{"model": "evaluate@base", "task": "quiz", "metric": "acc", "subset": name, "value": value, "n": n} for name, value, n in (("full", 0.5, 3), ("clean", 1 / 3, 2), ("flagged", None, 0))]
+    cut = [
+        {"model": "evaluate@base", "task": "quiz", "metric": "acc", "subset": name, "value": value, "n": n}
+        for name, value, n in (("full", 0.5, 3), ("clean", 1 / 3, 2), ("flagged", None, 0))
+    ]
     (home / "artifacts" / made[-1] / "scores.json").write_text(json.dumps(cut))
     make_run(home, 1, made)
     database.update(home)
@@ -96,7 +113,9 @@ def made_of(home: Path) -> dict[str, str]:
 def test_drops_have_the_value_that_decided_and_come_in_pages(home: Path) -> None:
     """Catches: a reason of 0, an order of reasons or URLs that is not that of the page, a page that repeats or loses a document, another setting."""
     made = made_of(home)
-    assert list(reasons(home, made).items()) == [("filter", {"short": PER_PAGE + 1, "rare": 1})] and list(reasons(home, made)["filter"]) == ["short", "rare"]
+    assert list(reasons(home, made).items()) == [("filter", {"short": PER_PAGE + 1, "rare": 1})] and list(
+        reasons(home, made)["filter"]
+    ) == ["short", "rare"]
     reason = first_reason(passing() | {"words": 3, "all_words": 3}, applied(RULES, CONFIG))
     first, second = drops(home, made["filter"], reason, 0), drops(home, made["filter"], reason, PER_PAGE)
     assert [one.url for one in first + second] == [f"http://more/{n:03}" for n in range(PER_PAGE)] + [URL[SHORT]] and len(first) == PER_PAGE
@@ -110,7 +129,10 @@ def test_drops_have_the_value_that_decided_and_come_in_pages(home: Path) -> None
 def test_pairs_are_the_least_similar_first_and_texts_are_those_before_dedup(home: Path) -> None:
     made = made_of(home)
     found = pairs(home, made["dedup"])
-    assert [(row["dropped_url"], row["kept_url"], row["similarity"]) for row in found] == [(URL[NEAR], URL[KEPT], 0.875), (URL[EXACT], URL[KEPT], 0.99)]
+    assert [(row["dropped_url"], row["kept_url"], row["similarity"]) for row in found] == [
+        (URL[NEAR], URL[KEPT], 0.875),
+        (URL[EXACT], URL[KEPT], 0.99),
+    ]
     before = text_before(home, made["dedup"], str(doc(NEAR)))
     assert before and before["text"] == TEXT, "dedup itself does not hold what it dropped"
     assert text_before(home, made["dedup"], str(doc(5))) is None
@@ -121,8 +143,13 @@ def test_passages_stand_in_their_text_and_those_of_later_rounds_are_their_words(
     later, first = cut_passages(home, made["decontaminate"], made["dedup"], 0)
     assert (first["before"], first["match"], first["after"]) == (TEXT[300 - AROUND : 300], TEXT[300:310], TEXT[310 : 310 + AROUND])
     assert (later["before"], later["match"], later["after"]) == ("", "longer words of a later round", "")
-    assert cut_passages(home, made["decontaminate"], made["dedup"], 2) == [] and [row["item_id"] for row in cut_passages(home, made["decontaminate"], made["dedup"], 1)] == ["a"]
-    assert items_of(home, made["benchmarks"], ["a", "b"]) == {("quiz", "a"): "Q: a?\nyes", ("quiz", "b"): "b asked\nB"} and items_of(home, "", ["a"]) == {}
+    assert cut_passages(home, made["decontaminate"], made["dedup"], 2) == [] and [
+        row["item_id"] for row in cut_passages(home, made["decontaminate"], made["dedup"], 1)
+    ] == ["a"]
+    assert (
+        items_of(home, made["benchmarks"], ["a", "b"]) == {("quiz", "a"): "Q: a?\nyes", ("quiz", "b"): "b asked\nB"}
+        and items_of(home, "", ["a"]) == {}
+    )
     assert [(row["item_id"], row["overlap_frac"]) for row in flags(home, made["contamination"])] == [("a", 0.9), ("b", 0.2)]
 
 
@@ -131,9 +158,14 @@ def test_scores_have_errors_and_the_main_metric_first(home: Path) -> None:
     models = {model: made[f"evaluate@{model}"] for model in ("base", "sft")}
     rows = score_rows(home, models)
     assert [(row["task"], row["metric"]) for row in rows] == [("loam_quiz", "acc"), ("loam_quiz", "brier")]
-    assert rows[0] | {"sft": ""} == {"task": "loam_quiz", "metric": "acc", "base": "0.333 ± 0.250 (chance 0.50)", "sft": ""} and rows[0]["sft"] == "0.667 ± 0.250 (chance 0.50)"
+    assert (
+        rows[0] | {"sft": ""} == {"task": "loam_quiz", "metric": "acc", "base": "0.333 ± 0.250 (chance 0.50)", "sft": ""}
+        and rows[0]["sft"] == "0.667 ± 0.250 (chance 0.50)"
+    )
     assert rows[1]["base"] == "0.500", "no error, and chance only beside the main metric"
-    assert subset_rows(home, made["contamination"]) == [{"model": "base", "task": "quiz", "metric": "acc", "full": "0.500 (n 3)", "clean": "0.333 (n 2)", "flagged": "no item"}]
+    assert subset_rows(home, made["contamination"]) == [
+        {"model": "base", "task": "quiz", "metric": "acc", "full": "0.500 (n 3)", "clean": "0.333 (n 2)", "flagged": "no item"}
+    ]
 
 
 def test_bits_per_byte_by_source_are_sums_over_sums(home: Path) -> None:
@@ -148,7 +180,11 @@ def test_items_on_which_the_models_differ_come_first(home: Path) -> None:
     made = made_of(home)
     models = {model: made[f"evaluate@{model}"] for model in ("base", "sft")}
     rows = item_rows(home, models, made["benchmarks"], "loam_quiz", "acc", 0)
-    assert [(row["item_id"], row["values"]) for row in rows] == [("b", {"base": 0.0, "sft": 1.0}), ("a", {"base": 1.0, "sft": 1.0}), ("c", {"base": 0.0, "sft": 0.0})]
+    assert [(row["item_id"], row["values"]) for row in rows] == [
+        ("b", {"base": 0.0, "sft": 1.0}),
+        ("a", {"base": 1.0, "sft": 1.0}),
+        ("c", {"base": 0.0, "sft": 0.0}),
+    ]
     assert rows[0]["item"]["context"] == "Q: b?" and rows[2]["item"] is None
     assert [row["item_id"] for row in item_rows(home, models, made["benchmarks"], "loam_quiz", "acc", 2)] == ["c"]
 
