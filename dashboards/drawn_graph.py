@@ -117,7 +117,7 @@ def route(parent: tuple[int, int], child: tuple[int, int], track: int) -> list[t
     if parent[1] == child[1] and child[0] == parent[0] + 1:
         return [start, end]
     aside = (track * 2 - TRACKS + 1) * TRACK // 2
-    out, into = start[0] + GAP_X // 2 + aside, to_x - GAP_X // 2 + aside
+    out, into = start[0] + GAP_X // 2 + aside, to_x - GAP_X + GAP_X // 2 + aside
     if out == into:
         return [start, (out, start[1]), (out, end[1]), end]
     below = corner((0, max(parent[1], child[1])))[

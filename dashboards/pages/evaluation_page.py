@@ -193,7 +193,7 @@ async def _draw_items(visit: PageVisit, models: Mapping[str, str], made: Mapping
 def _draw_item(item: Row, prompts: Mapping[str, str]) -> None:
     """Draws an item. prompts: names of models -> the prompt that they got."""
     for names, prompt in prompts.items():
-        tag("span", f"prompt of {names}", "soft small")
+        tag("div", f"prompt of {names}", "soft small")
         tag("pre", prompt)
     for number, one in enumerate(item["choices"] or [item["answer"] or ""]):
         right = number == item["gold"] or not item["choices"]
