@@ -24,6 +24,7 @@ from stages.questions.tracing.trace_text import MIN_WORDS, trace_text
 
 if TYPE_CHECKING:
     from nicegui.element import Element
+    from nicegui.elements.number import Number
 
 MAX_CHARS = 20_000
 """Characters of a text that a visitor can send."""
@@ -97,13 +98,13 @@ async def show(visit: PageVisit) -> None:
     _draw_talk(visit, talk, boxes)
 
 
-def _number(label: str, value: float | None, least: float, most: float, step: float) -> Any:
+def _number(label: str, value: float | None, least: float, most: float, step: float) -> Number:
     from nicegui import ui
 
     return ui.number(label, value=value, min=least, max=most, step=step).props("dense outlined").style("width: 130px")
 
 
-def _draw_talk(visit: PageVisit, talk: Talk, boxes: Mapping[str, Any]) -> None:
+def _draw_talk(visit: PageVisit, talk: Talk, boxes: Mapping[str, Number]) -> None:
     from nicegui import ui
 
     with tag("div", css="side"):
@@ -155,7 +156,7 @@ def _draw_talk(visit: PageVisit, talk: Talk, boxes: Mapping[str, Any]) -> None:
     box.on("keydown.ctrl.enter", ask)
 
 
-async def _sampling(visit: PageVisit, boxes: Mapping[str, Any]) -> Sampling:
+async def _sampling(visit: PageVisit, boxes: Mapping[str, Number]) -> Sampling:
     """Returns the sampling of the boxes, within its limits, and puts it into the address."""
     from nicegui import ui
 

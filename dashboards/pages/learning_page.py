@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import log10
 from pathlib import Path
-from typing import Any
 
-from dashboards.charts import bar_options, draw, line_options, redraw
+from dashboards.charts import ChartOptions, bar_options, draw, line_options, redraw
 from dashboards.documents import artifacts_of
 from dashboards.page import DashboardPage, PageVisit, Shown, cards, grid, in_thread, later, named, tag
 from dashboards.style import PALETTE
@@ -51,7 +51,7 @@ def shape_rows(shape: ModelConfig) -> tuple[dict[str, float], Shown]:
     }  # fmt: skip
 
 
-def schedule_curves(config: Mapping[str, Any]) -> dict[str, list[tuple[float, float | None]]]:
+def schedule_curves(config: Row) -> dict[str, list[tuple[float, float | None]]]:
     """Returns schedule -> the learning rate at each step of a run with such settings of pretrain. The run's own schedule has its settings."""
     steps, own = int(config["budget"]["steps"]), config["schedule"]
     warmup = config["warmup_steps"]
@@ -68,7 +68,7 @@ def schedule_curves(config: Mapping[str, Any]) -> dict[str, list[tuple[float, fl
     return found
 
 
-def adam_of(config: Mapping[str, Any]) -> AdamSettings:
+def adam_of(config: Row) -> AdamSettings:
     """Returns the settings of the shown AdamW: the run's, if AdamW updates its matrices."""
     optimizer, decay = config["optimizer"], float(config["weight_decay"])
     if optimizer["name"] != "adamw":
@@ -77,7 +77,7 @@ def adam_of(config: Mapping[str, Any]) -> AdamSettings:
     return AdamSettings(config["learning_rate"], beta1, beta2, optimizer["eps"], decay)
 
 
-def request(home: Path, made: Mapping[str, str], config: Mapping[str, Any], seed: int, sequence: int) -> StepRequest:
+def request(home: Path, made: Mapping[str, str], config: Row, seed: int, sequence: int) -> StepRequest:
     """Returns what the process is asked.
 
     Args:
@@ -173,7 +173,7 @@ def _draw_temperature(step: ShownStep) -> None:
         "soft small",
     )
 
-    def options(temperature: float) -> dict[str, Any]:
+    def options(temperature: float) -> ChartOptions:
         shares = softmax(step.logits, temperature)
         shown = [(f"{_visible(text)} ", p) for text, p in zip(step.logit_tokens, shares, strict=False)][:BARS]
         bars: dict[str, float] = {}
@@ -200,74 +200,63 @@ def _draw_surface(surface: LossSlice) -> None:
     tag("h2", "A slice of the loss surface")
     tag("p", "From the initial weights (0) to the checkpoint (1) from left to right, and to a random side from top to bottom; darker is a lower loss of the sequence "
         "above. The optimizers begin beside the initial weights and walk on this slice alone: two weights in place of all.", "soft small")  # fmt: skip
+    looks = dict(zip(RULES, ((PALETTE[1], "solid", ""), (PALETTE[3], "dashed", "8 4"), (PALETTE[5], "dotted", "2 4")), strict=True))
     width, height = CELL_W * len(surface.xs), CELL_H * len(surface.ys)
-    low, high = (pick(pick(row) for row in surface.losses) for pick in (min, max))
-
-    def place(point: Point) -> tuple[float, float]:
-        x, y = ((value - places[0]) / (places[1] - places[0]) + 0.5 for value, places in ((point.x, surface.xs), (point.y, surface.ys)))
-        return x * CELL_W, y * CELL_H
-
     with tag("svg", viewBox=f"0 0 {width} {height + 18}", role="img").style("width: 100%; max-width: 760px") as picture:
-        picture.props["aria-label"] = f"loss from {low:.2f} to {high:.2f}"
-        for y, row in enumerate(surface.losses):
-            for x, loss in enumerate(row):
-                with tag(
-                    "rect",
-                    x=str(x * CELL_W),
-                    y=str(y * CELL_H),
-                    width=str(CELL_W + 1),
-                    height=str(CELL_H + 1),
-                    fill=_shade((loss - low) / (high - low or 1)),
-                ):
-                    tag("title", f"({surface.xs[x]:g}, {surface.ys[y]:g}): {loss:.3f}")
-        for end in (0.0, 1.0):
-            cx, cy = place(Point(end, 0.0))
-            tag("circle", cx=f"{cx:.1f}", cy=f"{cy:.1f}", r="5", fill="none", stroke="#fff", stroke_width="2")
-            tag(
-                "text",
-                "checkpoint" if end else "initial weights",
-                x=f"{cx:.1f}",
-                y=str(height + 14),
-                fill="currentColor",
-                text_anchor="middle",
-                font_size="12",
-            )
-        lines = {name: tag("polyline", points="", fill="none", stroke=colour, stroke_width="3", stroke_dasharray=dash)
-                 for name, colour, dash in zip(RULES, (PALETTE[1], PALETTE[3], PALETTE[5]), ("", "8 4", "2 4"), strict=True)}  # fmt: skip
-    labels: dict[str, Any] = {}
-    boxes: dict[str, Any] = {}
+        picture.props["aria-label"] = "the loss on the slice, and the paths of three optimizers"
+        _draw_cells(surface, height)
+        lines = {
+            name: tag("polyline", points="", fill="none", stroke=colour, stroke_width="3", stroke_dasharray=dash)
+            for name, (colour, _, dash) in looks.items()
+        }
 
     def walk() -> None:
         for name, rule in RULES.items():
-            places = path(surface, START, int(steps.value), rule(10 ** float(boxes[name].value)))
-            lines[name].props["points"] = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(_inside(surface, one)) for one in places))
+            rate = 10 ** float(rates[name].value)
+            places = path(surface, START, int(steps.value), rule(rate))
+            lines[name].props["points"] = " ".join(
+                f"{x:.1f},{y:.1f}" for x, y in (_pixel(surface, _inside(surface, one)) for one in places)
+            )
             lines[name].update()
-            labels[name].text = f"{name}, rate {10 ** float(boxes[name].value):.2g}: loss {surface.at(places[-1]):.2f}"
+            labels[name].set_text(f"{name}, rate {rate:.2g}: loss {surface.at(places[-1]):.2f}")
 
+    rates, labels = {}, {}
     with tag("div", css="bar"):
-        for (name, rate), (colour, dash) in zip(
-            RATES.items(), ((PALETTE[1], "solid"), (PALETTE[3], "dashed"), (PALETTE[5], "dotted")), strict=True
-        ):
+        for name, (colour, border, _) in looks.items():
             with tag("div").style("width: 220px"):
-                labels[name] = tag("span", name, "small").style(f"border-bottom: 3px {dash} {colour}")
-                boxes[name] = ui.slider(min=-4, max=0, step=0.05, value=_exponent(rate), on_change=walk).props(
-                    f'aria-label="Rate of {name}"'
-                )
+                labels[name] = ui.label().classes("small").style(f"border-bottom: 3px {border} {colour}")
+                rates[name] = ui.slider(min=-4, max=0, step=0.05, value=round(log10(RATES[name]), 2), on_change=walk)
+                rates[name].props(f'aria-label="Rate of {name}"')
         with tag("div").style("width: 160px"):
             tag("span", "steps", "small")
             steps = ui.slider(min=1, max=200, step=1, value=60, on_change=walk).props('aria-label="Steps" label')
     walk()
 
 
+def _draw_cells(surface: LossSlice, height: int) -> None:
+    """Draws the loss at each place, and marks the initial weights and the checkpoint. height: of all cells, in pixels."""
+    low, high = (pick(pick(row) for row in surface.losses) for pick in (min, max))
+    for y, row in enumerate(surface.losses):
+        for x, loss in enumerate(row):
+            colour = _shade((loss - low) / (high - low or 1))
+            with tag("rect", x=str(x * CELL_W), y=str(y * CELL_H), width=str(CELL_W + 1), height=str(CELL_H + 1), fill=colour):
+                tag("title", f"({surface.xs[x]:g}, {surface.ys[y]:g}): {loss:.3f}")
+    for end in (0.0, 1.0):
+        cx, cy = _pixel(surface, Point(end, 0.0))
+        tag("circle", cx=f"{cx:.1f}", cy=f"{cy:.1f}", r="5", fill="none", stroke="#fff", stroke_width="2")
+        text = "checkpoint" if end else "initial weights"
+        tag("text", text, x=f"{cx:.1f}", y=str(height + 14), fill="currentColor", text_anchor="middle", font_size="12")
+
+
+def _pixel(surface: LossSlice, point: Point) -> tuple[float, float]:
+    """Returns where a place of a slice is in its picture."""
+    x, y = ((value - places[0]) / (places[1] - places[0]) + 0.5 for value, places in ((point.x, surface.xs), (point.y, surface.ys)))
+    return x * CELL_W, y * CELL_H
+
+
 def _inside(surface: LossSlice, point: Point) -> Point:
     """Returns the place of the slice that is nearest to a point."""
     return Point(*(min(max(value, places[0]), places[-1]) for value, places in ((point.x, surface.xs), (point.y, surface.ys))))
-
-
-def _exponent(rate: float) -> float:
-    from math import log10
-
-    return round(log10(rate), 2)
 
 
 def _shade(share: float) -> str:

@@ -143,7 +143,9 @@ def shown_step(asked: StepRequest) -> ShownStep:
     Raises:
         StageError: The process failed.
     """
-    done = subprocess.run([sys.executable, "-m", __name__], input=json.dumps(asdict(asked)), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", __name__], input=json.dumps(asdict(asked)), capture_output=True, encoding="utf-8", check=False
+    )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise StageError(f"The step cannot be shown: {last[:500]}", where=asked.model, do="`loam lineage verify` names what is damaged.")

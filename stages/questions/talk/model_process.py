@@ -19,14 +19,48 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
+
+from pydantic import JsonValue
 
 from stages.questions.talk.sampling import Sampling
 from stages.record.contract.errors import LoamError, StageError
 
+if TYPE_CHECKING:
+    from stages.questions.talk.written_answer import LoadedModel
+
 LINE_BYTES = 1 << 24
 """The longest line that is read."""
-Send = Callable[[Mapping[str, object]], None]
+Send = Callable[[Mapping[str, JsonValue]], None]
+
+
+class Drawing(TypedDict):
+    """The fields of a Sampling."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int | None
+
+
+class Request(TypedDict, total=False):
+    """A line to the process: the fields of `Asked`, or stop."""
+
+    text: str
+    messages: list[dict[str, str]]
+    sampling: Drawing
+    seed: int
+    stop: bool
+
+
+class Line(TypedDict, total=False):
+    """A line from the process: a piece, an error, the model that is ready, or the fields of `Written`."""
+
+    piece: str
+    error: str
+    ready: str
+    tokens: int
+    ended: bool
+    left_out: int
 
 
 @dataclass(frozen=True)
@@ -78,7 +112,7 @@ class ModelProcess:
         self._tell(asdict(asked))
         while "piece" in (line := await self._line()):
             yield line["piece"]
-        yield Written(**line)
+        yield Written(line["tokens"], line["ended"], line["left_out"])
 
     def stop(self) -> None:
         """Ends the answer that is being written after the token that is being computed."""
@@ -89,11 +123,11 @@ class ModelProcess:
         if self._process and self._process.returncode is None:
             self._process.kill()
 
-    def _tell(self, value: Mapping[str, object]) -> None:
+    def _tell(self, value: Mapping[str, JsonValue]) -> None:
         if self._process and self._process.stdin and not self._process.stdin.is_closing():
             self._process.stdin.write(json.dumps(value).encode() + b"\n")
 
-    async def _line(self) -> dict[str, Any]:
+    async def _line(self) -> Line:
         """Returns the next line of the process.
 
         Raises:
@@ -106,7 +140,7 @@ class ModelProcess:
             raise StageError(
                 f"The process of the model ended with code {code}.", do="See what the dashboard printed; ask again to start it anew."
             )
-        found: dict[str, Any] = json.loads(line)
+        found: Line = json.loads(line)
         if "error" in found:
             raise StageError(found["error"])
         return found
@@ -117,10 +151,10 @@ def main(home: Path, name: str, models: Mapping[str, str]) -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a library prints is no answer
 
-    def send(value: Mapping[str, object]) -> None:
+    def send(value: Mapping[str, JsonValue]) -> None:
         print(json.dumps(value), file=out, flush=True)
 
-    asked, stopping = Queue[dict[str, Any]](), Event()
+    asked, stopping = Queue[Request](), Event()
     Thread(target=_read, args=(asked, stopping), daemon=True).start()
     try:
         from stages.questions.talk.exported_model import find_model, refuse_replaced_template
@@ -142,7 +176,7 @@ def main(home: Path, name: str, models: Mapping[str, str]) -> None:
             send({"error": str(error)})
 
 
-def _answer(loaded: Any, request: Mapping[str, Any], stopping: Event, send: Send) -> None:
+def _answer(loaded: LoadedModel, request: Request, stopping: Event, send: Send) -> None:
     from stages.questions.talk.conversation import Conversation
 
     talk = Conversation(loaded, messages=list(request["messages"]))
@@ -154,7 +188,7 @@ def _answer(loaded: Any, request: Mapping[str, Any], stopping: Event, send: Send
     send(asdict(Written(answer.tokens, answer.ended, left_out)))
 
 
-def _read(asked: Queue[dict[str, Any]], stopping: Event) -> None:
+def _read(asked: Queue[Request], stopping: Event) -> None:
     """Reads the lines of standard input. When they end, nobody waits for an answer."""
     for line in sys.stdin:
         request = json.loads(line)
