@@ -1,6 +1,6 @@
-"""Draws a graph of nodes as SVG: boxes in lanes, with links, and curves between them. No HTML is made of a text; the keyboard reaches each box.
+"""Draws a graph of nodes as SVG: boxes in lanes, with links, and arrows between them. No HTML is made of a text; the keyboard reaches each box.
 
-Guarantee: the same nodes and edges give the same picture.
+Guarantee: the same nodes and edges give the same picture. No arrow crosses a box: arrows run in the gaps between columns and between rows.
 Cost: linear in the edges, and a walk over the graph for each of them.
 """
 
@@ -13,6 +13,10 @@ from dashboards.page import tag
 
 BOX_W, BOX_H, GAP_X, GAP_Y, LANE_H = 144, 50, 33, 26, 22
 """Sizes of a box, of the space between two, and of the name of a lane, in pixels."""
+LEFT, TOP = 26, 44
+"""Space before the first column and above the first row, in which arrows run, too."""
+TRACKS, TRACK = 4, 6
+"""Arrows side by side in a gap, and their distance in pixels."""
 MAX_CHARS = 18
 """Characters of a line in a box."""
 
@@ -100,6 +104,34 @@ def reduced(edges: Sequence[Edge], chosen: str = "") -> list[Edge]:
     ]  # fmt: skip
 
 
+def route(parent: tuple[int, int], child: tuple[int, int], track: int) -> list[tuple[int, int]]:
+    """Returns the corners of an arrow, from the right side of a box to the left side of another, through the gaps alone.
+
+    Args:
+        parent: (column, row) of the first box.
+        child: (column, row) of the other one.
+        track: Its place among the arrows of a gap, from 0 to TRACKS - 1.
+    """
+    (x, y), (to_x, to_y) = corner(parent), corner(child)
+    start, end = (x + BOX_W, y + BOX_H // 2), (to_x, to_y + BOX_H // 2)
+    if parent[1] == child[1] and child[0] == parent[0] + 1:
+        return [start, end]
+    aside = (track * 2 - TRACKS + 1) * TRACK // 2
+    out, into = start[0] + GAP_X // 2 + aside, to_x - GAP_X + GAP_X // 2 + aside
+    if out == into:
+        return [start, (out, start[1]), (out, end[1]), end]
+    below = corner((0, max(parent[1], child[1])))[
+        1
+    ]  # the arrow runs in the gap above the lower of the two rows, and of one row in that above it
+    across = below - LANE_H - GAP_Y + 8 + track * TRACK
+    return [start, (out, start[1]), (out, across), (into, across), (into, end[1]), end]
+
+
+def corner(place: tuple[int, int]) -> tuple[int, int]:
+    """Returns the upper left corner of a box in pixels. place: its column and row."""
+    return LEFT + place[0] * (BOX_W + GAP_X), TOP + place[1] * (BOX_H + GAP_Y + LANE_H)
+
+
 def draw_graph(boxes: Sequence[Box], edges: Sequence[Edge], chosen: str = "", about: str = "graph") -> None:
     """Draws the picture.
 
@@ -111,18 +143,24 @@ def draw_graph(boxes: Sequence[Box], edges: Sequence[Edge], chosen: str = "", ab
     """
     places = placed(boxes, edges)
     names = {box.name: box for box in boxes}
-    at = {name: (8 + column * (BOX_W + GAP_X), LANE_H + row * (BOX_H + GAP_Y + LANE_H)) for name, (column, row) in places.items()}
-    width = max((x for x, _ in at.values()), default=0) + BOX_W + 8
+    at = {name: corner(place) for name, place in places.items()}
+    width = max((x for x, _ in at.values()), default=0) + BOX_W + LEFT
     height = max((y for _, y in at.values()), default=0) + BOX_H + 10
     with (
         tag("div", css="graph"),
         tag("svg", width=str(width), height=str(height), viewBox=f"0 0 {width} {height}", role="group") as picture,
     ):
         picture.props["aria-label"] = about
-        for edge in reduced([one for one in edges if one.parent in at and one.child in at], chosen):
-            _draw_edge(edge, at, places, chosen in (edge.parent, edge.child) and bool(chosen))
+        drawn = reduced([one for one in edges if one.parent in at and one.child in at], chosen)
+        for number, edge in enumerate(drawn):
+            _draw_edge(
+                route(places[edge.parent], places[edge.child], number % TRACKS), chosen in (edge.parent, edge.child) and bool(chosen)
+            )
         for lane, first in _first_of_lanes(names, at).items():
             tag("text", lane.upper(), "lane", x=str(first[0]), y=str(first[1] - 7))
+        for parent, label in {edge.parent: edge.label for edge in drawn if edge.label}.items():
+            x, y = at[parent]
+            tag("text", label, "count", x=str(x + BOX_W + GAP_X // 2), y=str(y + BOX_H // 2 - 6), text_anchor="middle")
         for box in boxes:
             _draw_box(box, at[box.name], box.name == chosen)
 
@@ -155,26 +193,12 @@ def _draw_box(box: Box, place: tuple[int, int], here: bool) -> None:
             )
 
 
-def _draw_edge(edge: Edge, at: Mapping[str, tuple[int, int]], places: Mapping[str, tuple[int, int]], lit: bool) -> None:
-    """Draws a curve: to the next column from side to side, else from the lower side of a box to the upper side of the other."""
-    (x, y), (to_x, to_y) = at[edge.parent], at[edge.child]
-    (column, row), (to_column, to_row) = places[edge.parent], places[edge.child]
-    if to_column > column and (to_column == column + 1 or to_row == row):
-        start, end = (x + BOX_W, y + BOX_H // 2), (to_x, to_y + BOX_H // 2)
-        bend = max(20, (end[0] - start[0]) // 2)
-        hump = 0 if to_column == column + 1 else -BOX_H
-        curve = f"C{start[0] + bend},{start[1] + hump} {end[0] - bend},{end[1] + hump} {end[0]},{end[1]}"
-        label = ((start[0] + end[0]) // 2, (start[1] + end[1]) // 2 - 6 + hump * 3 // 4)
-    else:
-        start, end = (x + BOX_W // 2, y + BOX_H), (to_x + BOX_W // 2, to_y)
-        bend = max(24, abs(end[1] - start[1]) // 2)
-        curve = f"C{start[0]},{start[1] + bend} {end[0]},{end[1] - bend} {end[0]},{end[1]}"
-        label = (end[0] + 6, end[1] - 8)
-    tag("path", css=f"edge {'lit' if lit else ''}", d=f"M{start[0]},{start[1]} {curve}")
-    tag("path", css=f"edge {'lit' if lit else ''}", d=f"M{end[0] - 4},{end[1] - 4} L{end[0]},{end[1]} L{end[0] - 4},{end[1] + 4}"
-        if start[0] == x + BOX_W else f"M{end[0] - 4},{end[1] - 5} L{end[0]},{end[1]} L{end[0] + 4},{end[1] - 5}")  # fmt: skip
-    if edge.label and (to_column == column + 1 and to_row == row or to_row > row):
-        tag("text", edge.label, "count", x=str(label[0]), y=str(label[1]), text_anchor="middle" if start[0] == x + BOX_W else "start")
+def _draw_edge(corners: Sequence[tuple[int, int]], lit: bool) -> None:
+    """Draws an arrow."""
+    x, y = corners[-1]
+    css = f"edge {'lit' if lit else ''}"
+    tag("path", css=css, d="M" + " L".join(f"{a},{b}" for a, b in corners))
+    tag("path", css=css, d=f"M{x - 5},{y - 4} L{x},{y} L{x - 5},{y + 4}")
 
 
 def _cut(text: str, most: int) -> str:

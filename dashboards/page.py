@@ -23,9 +23,11 @@ import dashboards.pages
 from dashboards.style import STYLE
 from stages.questions.lineage import RunRow, run_rows
 from stages.record.contract.errors import LoamError, RecipeError, StageError
+from stages.record.index import database
 
 if TYPE_CHECKING:
     from nicegui.element import Element
+    from starlette.requests import Request
 
     from stages.record.contract.declaration import Stage
 
@@ -170,6 +172,10 @@ def framed(page: DashboardPage, pages: Sequence[DashboardPage]) -> Callable[[], 
         request = ui.context.client.request
         served: Served = request.scope[SERVED]
         ui.add_head_html(f"<style>{STYLE}</style>")
+        with database.one_connection(served.home):
+            await drawn(request, served)
+
+    async def drawn(request: Request, served: Served) -> None:
         parameters, runs, problem = dict(request.query_params), list[RunRow](), ""
         try:
             runs = await in_thread(run_rows, served.home)

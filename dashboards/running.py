@@ -16,6 +16,7 @@ from pathlib import Path
 from dashboards.curves import tail_of_lines
 from stages.record.contract.declaration import Stage
 from stages.record.contract.errors import StageError
+from stages.record.contract.quantities import left_s
 from stages.record.contract.states import NodeState, RunState
 from stages.record.index import database
 from stages.record.index.database import Row
@@ -66,7 +67,7 @@ class NodeNow:
         """Seconds that a running node needs at its rate until now; None if that is not known."""
         if not (self.done and self.total and self.seconds):
             return None
-        return self.seconds * (self.total - self.done) / self.done
+        return left_s(self.seconds, self.done / self.total)
 
 
 def run_nodes(home: Path, stages: Mapping[str, Stage], run_id: str) -> list[NodeNow]:

@@ -51,8 +51,10 @@ label { display: inline-flex; align-items: center; gap: 12px; } .bar { display: 
 .graph { overflow-x: auto; border: 1px solid var(--line); border-radius: 8px; padding: 6px; }
 .graph svg { display: block; } .graph text { font: 12px system-ui, sans-serif; fill: var(--soft); } .graph text.name { font-weight: 600; font-size: 13px;
   fill: var(--ink); }
-.graph text.lane { font-size: 11px; letter-spacing: .06em; } .graph .box { fill: var(--panel); stroke: var(--line); stroke-width: 1; }
-.graph .edge { fill: none; stroke: var(--soft); stroke-width: 1.2; opacity: .6; } .graph .edge.lit { stroke: var(--accent); stroke-width: 2.2; opacity: 1; }
+.graph text.lane { font-size: 11px; letter-spacing: .06em; paint-order: stroke; stroke: var(--back); stroke-width: 4px; }
+.graph .box { fill: var(--panel); stroke: var(--line); stroke-width: 1; }
+.graph .edge { fill: none; stroke: var(--soft); stroke-width: 1.2; stroke-linejoin: round; opacity: .6; }
+.graph .edge.lit { stroke: var(--accent); stroke-width: 2.2; opacity: 1; }
 .graph text.count { font-size: 11px; paint-order: stroke; stroke: var(--back); stroke-width: 4px; }
 .graph a:focus-visible { outline: none; } .graph a:focus-visible .box, .graph a.here .box { stroke: var(--accent); stroke-width: 2.5; }
 .graph .bar-done { fill: #E69F00; } .graph .mark { fill: #999999; } .graph .dashed .box { stroke-dasharray: 4 3; opacity: .7; }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from stages.record.contract.count_words import record_counts_text
 from stages.record.contract.printable import one_line
-from stages.record.contract.quantities import about_text, size_text
+from stages.record.contract.quantities import about_text, left_s, size_text
 
 if TYPE_CHECKING:
     from stages.record.run.runner import Event, EventValues, Report, Result  # it imports pydantic, and `loam --help` imports this module
@@ -111,7 +111,7 @@ def _left_of(event: Event, expected_s: Mapping[str, float], elapsed_s: float) ->
     values, expected = event.values, expected_s.get(event.node)
     share = values["done"] / values["total"] if event.kind == "progress" and values["total"] else 0.0
     if share >= ENOUGH and (values["unit"] == "steps" or expected is None or elapsed_s > expected):
-        return elapsed_s * (1 / share - 1)
+        return left_s(elapsed_s, share)
     return max(expected - elapsed_s, 0.0) if expected is not None else None
 
 

@@ -2,7 +2,7 @@
 
 Guarantee: a difference is called one only by a paired test on the same items, corrected over all that are shown (stages/questions/compared_scores.py).
 Cost: the items of three models, and the tests: a second for some thousand items.
-Limit: an item is shown as its text is worded; where a model was asked through the chat template, the page says so and shows it as a message.
+A prompt is shown as it was sent: the ids that evaluate makes of a question (stages/examples/items/chat.py), as text with the special tokens.
 """
 
 from __future__ import annotations
@@ -151,12 +151,13 @@ async def show(visit: PageVisit) -> None:
         tag("h2", "Bits per byte of held-out text, by source")
         found = {model: await in_thread(by_source, visit.home, artifact, made["mix"]) for model, artifact in models.items()}
         grid([{"model": model, **row} for model, own in found.items() for row in own])
-    await _draw_items(visit, models, made.get("benchmarks", ""), rows)
+    await _draw_items(visit, models, made, rows)
     await _draw_written(visit, models)
 
 
-async def _draw_items(visit: PageVisit, models: Mapping[str, str], benchmarks: str, rows: Sequence[Shown]) -> None:
+async def _draw_items(visit: PageVisit, models: Mapping[str, str], made: Mapping[str, str], rows: Sequence[Shown]) -> None:
     """Draws single items of a task: what was asked, the choices, and the value of each model."""
+    benchmarks, tokenizer = made.get("benchmarks", ""), made.get("train_tokenizer", "")
     tasks = dict.fromkeys(str(row["task"]) for row in rows if row["task"] != "validation")
     if not tasks:
         return
@@ -169,27 +170,53 @@ async def _draw_items(visit: PageVisit, models: Mapping[str, str], benchmarks: s
         choice("Task", {one: one for one in tasks}, task, lambda one: f"{visit.address(task=one, metric='', offset='')}#items")
         choice("Metric", {one: one for one in metrics}, metric, lambda one: f"{visit.address(task=task, metric=one, offset='')}#items")
     chats = await in_thread(_in_chat, visit.home, models)
-    if any(task in names for names in chats.values()):
-        asked_so = ", ".join(model for model, names in chats.items() if task in names)
-        tag("p", f"{asked_so}: asked through the chat template, the text as what a user says. The others: the text as it is.", "soft small")
-    for row in await in_thread(item_rows, visit.home, models, benchmarks, task, metric, offset):
-        item = row["item"]
+    forms = {False: [model for model in models if task not in chats[model]], True: [model for model in models if task in chats[model]]}
+    shown = await in_thread(item_rows, visit.home, models, benchmarks, task, metric, offset)
+    contexts = [row["item"]["context"] or "" for row in shown if row["item"]]
+    sent = {
+        chat: await in_thread(prompts_as_sent, visit.home, tokenizer, contexts, chat)
+        for chat, asked in forms.items()
+        if asked and tokenizer
+    }
+    for row in shown:
         with tag("div", css="panel").style("margin: 8px 0"):
-            tag(
-                "span",
-                f"{row['item_id']} · "
-                + " · ".join(f"{model} {'' if value is None else f'{value:g}'}" for model, value in row["values"].items()),
-                "small",
-            )
-            if item:
-                tag("pre", item["context"] or item["question"] or "")
-                for number, one in enumerate(item["choices"] or [item["answer"] or ""]):
-                    right = number == item["gold"] or not item["choices"]
-                    tag("div", f"{'✓' if right else '·'} {one}", "good small" if right else "soft small")
+            values = " · ".join(f"{model} {'' if value is None else f'{value:g}'}" for model, value in row["values"].items())
+            tag("span", f"{row['item_id']} · {values}", "small")
+            if row["item"]:
+                _draw_item(row["item"], {", ".join(forms[chat]): prompts.pop(0) for chat, prompts in sent.items()})
     with tag("p"):
         if offset:
             tag("a", "← before  ", href=f"{visit.address(offset=max(0, offset - PER_PAGE))}#items")
         tag("a", "more →", href=f"{visit.address(offset=offset + PER_PAGE)}#items")
+
+
+def _draw_item(item: Row, prompts: Mapping[str, str]) -> None:
+    """Draws an item. prompts: names of models -> the prompt that they got."""
+    for names, prompt in prompts.items():
+        tag("div", f"prompt of {names}", "soft small")
+        tag("pre", prompt)
+    for number, one in enumerate(item["choices"] or [item["answer"] or ""]):
+        right = number == item["gold"] or not item["choices"]
+        tag("div", f"{'✓' if right else '·'} {one}", "good small" if right else "soft small")
+
+
+def prompts_as_sent(home: Path, tokenizer: str, contexts: Sequence[str], chat: bool) -> list[str]:
+    """Returns the prompts of some questions as a model got them, with special tokens.
+
+    Args:
+        home: The home folder.
+        tokenizer: The artifact of train_tokenizer.
+        contexts: The questions, as the items have them.
+        chat: Whether they were asked through the chat template.
+    """
+    from tokenizers import Tokenizer
+
+    from stages.examples.items.chat import prompt_ids
+    from stages.tokens.tokenizer.bpe import load_chat_format
+
+    folder = home / "artifacts" / tokenizer
+    words, form = Tokenizer.from_file(str(folder / "tokenizer.json")), load_chat_format(folder)
+    return [str(words.decode(prompt_ids(one, form, chat), skip_special_tokens=False)) for one in contexts]
 
 
 def _in_chat(home: Path, models: Mapping[str, str]) -> dict[str, list[str]]:

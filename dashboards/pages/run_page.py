@@ -16,8 +16,10 @@ from dashboards.running import RUNNING, WAITING, NodeNow, log_lines, run_nodes, 
 from stages.questions import compare, lineage
 from stages.questions.stage_description import StageDescription, describe
 from stages.record.contract.declaration import Stage
+from stages.record.contract.quantities import duration_text, size_text
 from stages.record.contract.states import RunState
 from stages.record.index import database
+from stages.record.index.database import Row
 
 LIVE_S = 2.0
 """Seconds between two drawings of a run that works."""
@@ -47,7 +49,7 @@ class NodeDetail:
 
     now: NodeNow
     description: StageDescription
-    record: Shown = field(default_factory=dict)
+    record: Row = field(default_factory=dict)
     summary: Shown = field(default_factory=dict)
     counts: Sequence[Shown] = ()
     up: Sequence[Shown] = ()
@@ -59,14 +61,8 @@ class NodeDetail:
 
 
 def duration(seconds: float | None) -> str:
-    """Returns a duration in two units: "12 s", "4 min 5 s", "3 h 2 min". Empty for None."""
-    if seconds is None:
-        return ""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    hours, rest = divmod(whole, 3600)
-    return f"{hours} h {rest // 60} min" if hours else f"{rest // 60} min {rest % 60} s"
+    """Returns a duration as text; empty for None."""
+    return "" if seconds is None else duration_text(seconds)
 
 
 def lane_of(stage: Stage | None) -> str:
@@ -245,7 +241,7 @@ def _draw_detail(visit: PageVisit, found: NodeDetail) -> None:
         "time": duration(now.seconds),
         "rows": rows,
         "tokens": now.tokens or "",
-        "bytes": found.record.get("bytes", ""),
+        "size": size_text(found.record["bytes"]) if found.record else "",
     }
     cards({name: value for name, value in figures.items() if value != ""})
     with tag("div", css="two"):
@@ -278,7 +274,11 @@ def _draw_record(visit: PageVisit, found: NodeDetail) -> None:
     if not found.record:
         tag("p", "It has no artifact in this run.", "soft")
     with tag("div", css="wide"), tag("table", css="grid"), tag("tbody"):
-        for name, value in [*found.record.items(), *((found.description.summary[name], value) for name, value in found.summary.items())]:
+        sized = {"bytes": size_text(found.record["bytes"])} if found.record else {}
+        for name, value in [
+            *{**found.record, **sized}.items(),
+            *((found.description.summary[name], value) for name, value in found.summary.items()),
+        ]:
             with tag("tr"):
                 tag("th", name)
                 tag("td", as_text(value))

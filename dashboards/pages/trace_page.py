@@ -16,8 +16,9 @@ from stages.questions.tracing.indexed_texts import texts_of
 from stages.questions.tracing.trace import trace_url
 from stages.questions.tracing.trace_lines import KINDS, became, counted, kinds_named, listed, not_searched_lines
 from stages.questions.tracing.trace_start import Start, start
-from stages.questions.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, trace_text
+from stages.questions.tracing.trace_text import MIN_WORDS, SpanDocument, TextSpan, TracedText, trace_text
 from stages.record.contract.errors import RecipeError
+from stages.record.index import database
 from stages.record.index.database import Row
 
 MAX_CHARS = 4096
@@ -32,12 +33,16 @@ MAX_TEXTS = 100
 
 def written_texts(home: Path, run_id: str) -> list[Row]:
     """Returns texts that the models of a run wrote, in training and in evaluation: node, step (None in evaluation), prompt, text, artifact."""
-    found = []
-    for node, artifact in artifacts_of(home, run_id).items():
-        for row in rows_of(home, artifact, "text_samples", "step, prompt, text", f"ORDER BY step DESC, prompt LIMIT {MAX_TEXTS}"):
-            found.append({"node": node, **row, "artifact": artifact})
-        for row in rows_of(home, artifact, "generations", "prompt, text", f"ORDER BY prompt LIMIT {MAX_TEXTS}"):
-            found.append({"node": node, "step": None, **row, "artifact": ""})
+    found, made = [], artifacts_of(home, run_id)
+    sql = "SELECT DISTINCT artifact_id, view FROM side_table WHERE list_contains(?::VARCHAR[], artifact_id) AND view IN ('text_samples', 'generations')"
+    tables = set(database.query(home, sql, [list(made.values())])[1])
+    for node, artifact in made.items():
+        if (artifact, "text_samples") in tables:
+            for row in rows_of(home, artifact, "text_samples", "step, prompt, text", f"ORDER BY step DESC, prompt LIMIT {MAX_TEXTS}"):
+                found.append({"node": node, **row, "artifact": artifact})
+        if (artifact, "generations") in tables:
+            for row in rows_of(home, artifact, "generations", "prompt, text", f"ORDER BY prompt LIMIT {MAX_TEXTS}"):
+                found.append({"node": node, "step": None, **row, "artifact": ""})
     return found[:MAX_TEXTS]
 
 
@@ -116,12 +121,25 @@ async def _draw_spans(visit: PageVisit, text: str, min_words: int) -> None:
     found = await in_thread(trace_text, visit.home, of, text, min_words)
     more = f"`{command} --json` names all"
     tag("h2", "Spans")
+    tag("p", "The longest spans that are verbatim. Spans can overlap. Trainings after "
+        f"{of.alias} do not count. The steps of a conversation or pair are those that trained any part of it.", "soft")  # fmt: skip
+    draw_spans(visit, found, of.alias, min_words, more)
+
+
+def draw_spans(visit: PageVisit, found: TracedText, alias: str, min_words: int, more: str) -> None:
+    """Draws the spans of a text.
+
+    Args:
+        visit: The visit.
+        found: The answer about the text.
+        alias: The alias of what it starts from.
+        min_words: The shortest span that was looked for.
+        more: What names all that is left out.
+    """
     for line in not_searched_lines(found):
         tag("p", line, "bad")
-    tag("p", f"The longest spans that are verbatim in the {kinds_named(found)} that {of.alias} was made from. Spans can overlap. Trainings after {of.alias} do "
-        "not count. The steps of a conversation or pair are those that trained any part of it.", "soft")  # fmt: skip
-    if not found.spans:
-        tag("p", f"No {min_words} words of it in a row are in the {kinds_named(found)} that {of.alias} was made from.")
+    texts = f"the {kinds_named(found)} that {alias} was made from"
+    tag("p", f"Searched: {texts}." if found.spans else f"No {min_words} words of it in a row are in {texts}.")
     for span in found.spans[:MAX_SPANS]:
         _draw_span(visit, span, more)
     if len(found.spans) > MAX_SPANS:

@@ -22,7 +22,7 @@ from stages.questions.tracing.trace_start import start
 from stages.record.contract.states import RunState
 from stages.record.index import database
 from stages.record.index.database import Row
-from stages.training.run.training_curves import EXACT, charts_of, line_name
+from stages.training.run.training_curves import EXACT, GIGA, charts_of, line_name
 
 LIVE_S = 3.0
 """Seconds between two readings of a training that runs."""
@@ -125,8 +125,8 @@ def with_events(home: Path, training: ShownTraining) -> ShownTraining:
 
 
 def _last_step(home: Path, artifact: str) -> int:
-    sql = "SELECT max(step) FROM step_metrics WHERE contains(file, ?) AND artifact_id = ?"
-    return int(database.query(home, sql, [f"/{artifact}/", artifact])[1][0][0] or 0)
+    found = database.query(home, "SELECT value FROM metric WHERE artifact_id = ? AND name = 'steps'", [artifact])[1]
+    return int(found[0][0]) if found else 0
 
 
 @dataclass
@@ -170,7 +170,8 @@ def chart_options(home: Path, shown: Sequence[ShownTraining], view: View) -> lis
                     label = (
                         " ".join([training.run["alias"]] * (len(shown) > 1) + [line_name(name)] * (len(group) > 1)) or training.run["alias"]
                     )
-                    lines[label] = values[name] if name.startswith(EXACT) else smoothed(values[name], view.weight)
+                    points = [(x, y and y / 1e9) for x, y in values[name]] if name in GIGA else values[name]
+                    lines[label] = points if name.startswith(EXACT) else smoothed(points, view.weight)
                     looks.append((number, place) if len(shown) > 1 else (place, 0))
         if lines:
             found.append(line_options(title, lines, "step", (view.log_x, view.log_y), marks if title == "Loss" else None, looks))

@@ -27,7 +27,7 @@ def main() -> int:
     print(
         "".join(f"left out: {part}: it measures pages that readers judged\n" for part in PARTS if part not in parts) + probe(), flush=True
     )
-    commands = ("tests.bench.train", "tests.bench.index", "tests.bench.bench_trace")
+    commands = ("tests.bench.train", "tests.bench.index", "tests.bench.bench_trace", "tests.bench.bench_dashboard")
     codes = [subprocess.run([sys.executable, "-m", command], check=False).returncode for command in commands]
     return int(any(codes))
 

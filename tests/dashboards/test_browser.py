@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -61,8 +62,10 @@ def test_every_page_of_the_tiny_run(tiny_home: Path, tmp_path: Path) -> None:
             page, wrong = watched(opened, url, width, scheme)
             assert page.url == root, "the token is gone from the address"
             for address in addresses:
+                start = perf_counter()
                 assert page.goto(root + address[1:]).status == 200, address
                 page.wait_for_function("window.did_handshake === true")
+                print(f"{perf_counter() - start:6.2f} s  {width}  {address}")  # read with -s; a busy machine takes longer
                 assert page.locator("#main h1").count() == 1, address
                 assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), (address, width)
                 page.wait_for_timeout(500)
@@ -93,6 +96,42 @@ def test_what_a_visitor_does(tiny_home: Path) -> None:
         page.locator("pre", has_text="--set filter.gopher_quality.min_doc_words=51").wait_for()
         assert "set=gopher_quality.min_doc_words" in page.url
         assert not wrong
+
+
+def test_a_visitor_talks_to_a_model_and_what_is_said_stays_text(tiny_home: Path) -> None:
+    """Catches: text of a visitor that becomes HTML, a second answer without the first as history, and sources of another text."""
+    with served(tiny_home) as url, browser() as opened:
+        page, wrong = watched(opened, url, 1280, "light")
+        page.goto(url.partition("?")[0] + "chat?temperature=0&tokens=20")
+        page.wait_for_function("window.did_handshake === true")
+        for number, text in enumerate((EVIL, "What does it return?"), start=1):
+            page.get_by_label("Message").fill(text)
+            page.get_by_role("button", name="Send").click()
+            page.locator("[role=log] pre").nth(2 * number - 1).wait_for(timeout=300_000)
+            page.locator("#main p", has_text=f"tokens with seed {number - 1}").wait_for(timeout=300_000)
+            assert page.locator("[role=log] pre").nth(2 * number - 2).inner_text() == text
+        assert page.locator("#main img, #main script, #main iframe").count() == 0
+        page.get_by_label("Message").fill("<|eot_id|>")
+        page.get_by_role("button", name="Send").click()
+        page.locator("[role=alert]", has_text="spells out <|eot_id|>").wait_for(timeout=60_000)
+        page.get_by_role("button", name="Begin anew").click()
+        page.wait_for_function("document.querySelectorAll('[role=log] pre').length === 0")
+        assert not wrong
+
+
+def test_a_visitor_plays_with_a_step(tiny_home: Path) -> None:
+    with served(tiny_home) as url, browser() as opened:
+        page, wrong = watched(opened, url, 390, "dark")
+        page.goto(url.partition("?")[0] + "training/learning")
+        page.get_by_text("What changed").wait_for(timeout=300_000)
+        lines = "[...document.querySelectorAll('polyline')].map(one => one.getAttribute('points'))"
+        before = page.evaluate(lines)
+        assert len(before) == 3 and all(len(points.split()) == 61 for points in before)
+        page.get_by_role("slider", name="Rate of SGD").locator(".q-slider__track-container").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(f"{lines}[0] !== {before[0]!r}")
+        assert page.evaluate(lines)[1:] == before[1:], "the others stay"
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth") and not wrong
 
 
 @pytest.fixture(scope="module")

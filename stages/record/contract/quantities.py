@@ -1,4 +1,4 @@
-"""Durations, sizes and amounts of computation as text with a unit, for people.
+"""Durations, sizes and amounts of computation as text with a unit, for people, and the time that work still takes.
 
 Guarantee: three to four digits; the exact figures are in the records.
 """
@@ -25,6 +25,11 @@ def duration_text(seconds: float) -> str:
     units = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
     size, unit, part, name = next(entry for entry in units if whole >= entry[0])
     return f"{whole // size} {unit} {whole % size // part} {name}"
+
+
+def left_s(elapsed_s: float, share: float) -> float:
+    """Returns the seconds that work still takes at its rate so far. share: how much of it is done, above 0 and at most 1."""
+    return elapsed_s * (1 / share - 1)
 
 
 def about_text(seconds: float) -> str:

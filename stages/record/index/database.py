@@ -24,8 +24,11 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stages.record.contract.errors import LoamError, RecipeError, StageError, of_the_disk
@@ -48,6 +51,26 @@ FILE = "lineage.duckdb"
 LOCK = "lineage.lock"
 RECORDS = ("artifacts", "runs")  # folders of what is indexed; a home has at least one
 BATCH = 2000  # manifests in memory at a time
+
+
+@dataclass
+class _Kept:
+    """A connection that the queries of a block share.
+
+    Attributes:
+        home: The home of the index.
+        free: Held while a query uses the connection, and for good after the block.
+        connection: The connection, once the first query has opened it.
+        ended: Whether the block has ended.
+    """
+
+    home: Path
+    free: Lock = field(default_factory=Lock)
+    connection: duckdb.DuckDBPyConnection | None = None
+    ended: bool = False
+
+
+KEPT: ContextVar[_Kept | None] = ContextVar("kept", default=None)
 
 
 def update(home: Path) -> None:
@@ -104,7 +127,7 @@ def with_connection(home: Path, questions: Callable[[QueryFunction], Answer], li
     rebuilt = False
     while True:
         try:
-            with _reader(home, limits) as connection:
+            with _reader(home, limits) if limits or rebuilt else _kept_reader(home) as connection:
                 return questions(partial(run_limited, connection, limits) if limits else partial(run_query, connection))
         except duckdb.Error as error:
             if rebuilt or isinstance(error, duckdb.ProgrammingError | duckdb.DataError) or _sound(home):
@@ -129,12 +152,77 @@ def _as_dicts(table: Table) -> list[Row]:
 
 
 @contextmanager
+def one_connection(home: Path) -> Iterator[None]:
+    """Lets the queries of the block, and of threads that run in a copy of its context, use one connection to the index.
+
+    They see one state of the record, and a query costs a millisecond where a connection of its own costs some tens. A query beside another one, a
+    user's query and one after the block open their own.
+    """
+    kept = _Kept(home)
+    token = KEPT.set(kept)
+    try:
+        yield
+    finally:
+        KEPT.reset(token)
+        kept.ended = True
+        if kept.free.acquire(blocking=False):
+            _close(kept)
+
+
+@contextmanager
+def _kept_reader(home: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yields the connection of the surrounding `one_connection`, or one of its own.
+
+    Raises:
+        duckdb.Error: A query failed.
+    """
+    import duckdb
+
+    kept = KEPT.get()
+    if kept is None or kept.home != home or not kept.free.acquire(blocking=False):
+        with _reader(home) as connection:
+            yield connection
+        return
+    try:
+        if kept.connection is None:
+            kept.connection = _locked(home)
+        yield kept.connection
+    except duckdb.Error:  # the index can be damaged
+        _close(kept)
+        raise
+    finally:
+        if kept.ended:
+            _close(kept)
+        else:
+            kept.free.release()
+
+
+def _close(kept: _Kept) -> None:
+    if kept.connection:
+        kept.connection.close()
+    kept.connection = None
+
+
+@contextmanager
 def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yields a locked connection to an index of our schema, with views over the files of this home. Builds a missing index.
+    """Yields a connection as `_locked` opens it."""
+    import duckdb
+
+    connection = _locked(home, limits)
+    try:
+        yield connection
+    finally:
+        with suppress(duckdb.Error):  # it still runs a query that ignores the interrupt, which ends with the process
+            connection.close()
+
+
+def _locked(home: Path, limits: sql_guard.QueryLimits | None = None) -> duckdb.DuckDBPyConnection:
+    """Returns a locked connection to an index of our schema, with views over the files of this home. Builds a missing index.
 
     Raises:
         RecipeError: The home has no artifacts, no runs and no index.
         StageError: The index cannot be opened, although it was built.
+        duckdb.Error: A view of this home could not be made.
     """
     import duckdb
 
@@ -152,10 +240,10 @@ def _reader(home: Path, limits: sql_guard.QueryLimits | None = None) -> Iterator
     try:
         views.shadow(connection, home)
         sql_guard.lock(connection, home, limits)
-        yield connection
-    finally:
-        with suppress(duckdb.Error):  # it still runs a query that ignores the interrupt, which ends with the process
-            connection.close()
+    except duckdb.Error:
+        connection.close()
+        raise
+    return connection
 
 
 def _open(path: Path) -> duckdb.DuckDBPyConnection | None:

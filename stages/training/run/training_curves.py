@@ -24,11 +24,13 @@ CHARTS: Mapping[str, tuple[str, ...]] = {
     "Gradient norm": ("grad_norm",),
     "Tokens per second": ("tokens_per_s",),
     "MFU (share of the peak FLOP/s)": ("mfu", "mfu_by_segment"),
-    "Peak memory of a rank, bytes": ("peak_memory_bytes",),
+    "Peak memory of a rank, GB": ("peak_memory_bytes",),
     "Update over weight, by group": tuple(f"update_ratio_{group}" for group in ("embedding", "attention", "feed_forward", "norms", "head")),
 }
 """Title -> its columns of step_metrics. Other metrics get a chart each."""
-NOT_CURVES = ("step", "tokens", "skipped", "sampled", "validation_units")
+NOT_CURVES = ("step", "tokens", "skipped", "sampled", "units", "validation_units")
+GIGA = ("peak_memory_bytes",)
+"""Columns that are drawn in units of 10^9."""
 EXACT = ("lr", "validation", "peak")
 """Beginnings of columns that are never smoothed."""
 
@@ -58,7 +60,7 @@ def line_name(column: str) -> str:
 
 
 def read_curves(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """Returns column -> its curve over the steps, of every column of a metrics.parquet that has a value and makes a curve."""
+    """Returns column -> its curve over the steps, of every column of a metrics.parquet that has a value and makes a curve; GIGA as they are drawn."""
     import numpy as np
 
     from stages.record.tables.parquet import read_batches
@@ -67,7 +69,7 @@ def read_curves(path: Path) -> dict[str, list[tuple[float, float]]]:
     for batch in read_batches(path):
         for name in batch.schema.names:
             found.setdefault(name, []).append(batch.column(name).to_numpy(zero_copy_only=False).astype(np.float64))
-    columns = {name: np.concatenate(parts) for name, parts in found.items()}
+    columns = {name: np.concatenate(parts) / (1e9 if name in GIGA else 1.0) for name, parts in found.items()}
     return {
         name: curve
         for name, values in columns.items()

@@ -281,3 +281,38 @@ def test_an_artifact_is_found_by_node_name_key_and_digest(home: Path) -> None:
     record = lookup.latest_artifact(home, "words")
     for name in (record["artifact_id"], record["key"][:8], record["digest"][:10]):
         assert lookup.latest_artifact(home, name)["artifact_id"] == record["artifact_id"]
+
+
+def test_the_queries_of_a_block_share_a_connection_and_see_one_state(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: a connection per query, one that is closed after its first use or left open, and one that a query inside another would share."""
+    opened: list[object] = []
+    real = database._attached
+    monkeypatch.setattr(database, "_attached", lambda path: opened.append(real(path)) or opened[-1])
+    count = "SELECT count(*) FROM artifact"
+    with database.one_connection(home):
+        assert database.query(home, count)[1] == [(2,)] and len(opened) == 1
+        with pytest.raises(RecipeError, match="The query failed"):
+            database.query(home, "SELECT nothing")
+        assert database.query(home, count)[1] == [(2,)] and len(opened) <= 3, "a failed query costs a new connection"
+        kept = len(opened)
+        assert database.with_connection(home, lambda ask: (ask(count)[1], database.query(home, count)[1])) == ([(2,)], [(2,)])
+        assert len(opened) == kept + 1, "a query inside another has its own"
+        shutil.rmtree(next((home / "artifacts" / "count").iterdir()))
+        database.update(home)
+        assert database.query(home, count)[1] == [(2,)], "what was written meanwhile is not seen"
+    assert database.query(home, count)[1] == [(1,)]
+    for one in opened[:-1]:
+        with pytest.raises(duckdb.ConnectionException):
+            one.execute("SELECT 1")  # type: ignore[attr-defined]
+
+
+def test_a_block_that_ends_beside_a_running_query_lets_it_finish(home: Path) -> None:
+    def ended(ask: database.QueryFunction) -> object:
+        block.close()
+        return ask("SELECT count(*) FROM artifact")[1]
+
+    from contextlib import ExitStack
+
+    block = ExitStack()
+    block.enter_context(database.one_connection(home))
+    assert database.with_connection(home, ended) == [(2,)]
