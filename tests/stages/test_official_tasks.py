@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from stages.evaluation.evaluate.stage import STAGE
+from stages.evaluation.evaluate.stage import STAGE, report_section
 from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
 from stages.examples.items.lm_eval_tasks import tasks_folder
 from stages.record.contract.declaration import Artifact
 from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made import official_data
+from tests.made.real import NOT_HERE, real_folder
 from tests.stages import made, tiny_model
 
 MMLU = tasks_folder() / "mmlu" / "default"
@@ -83,7 +84,7 @@ def oracle_yamls(folder: Path, data: dict[str, Sequence[str]]) -> Path:
     return folder
 
 
-def oracle(model: Path, names: Sequence[str], yamls: Path, **settings: Any) -> Any:
+def oracle(model: Path, names: Sequence[str], yamls: Path, batch_size: int = 1, **settings: Any) -> Any:
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -91,7 +92,7 @@ def oracle(model: Path, names: Sequence[str], yamls: Path, **settings: Any) -> A
 
     lm = HFLM(
         pretrained=AutoModelForCausalLM.from_pretrained(model).eval(), tokenizer=AutoTokenizer.from_pretrained(model), add_bos_token=True,
-        batch_size=1, device="cpu",
+        batch_size=batch_size, device="cpu",
     )  # fmt: skip
     manager = TaskManager(include_defaults=False, include_path=str(yamls))
     return simple_evaluate(model=lm, tasks=list(names), task_manager=manager, bootstrap_iters=0, **settings)
@@ -134,3 +135,116 @@ def test_eight_official_tasks_equal_simple_evaluate(data: dict[str, list[str]], 
     for name, shots in SHOTS.items():
         compared += same_items(found, benchmarks, oracle(model, [name], yamls, limit=4, num_fewshot=shots))
     assert compared == 4 * (2 + 2 + 2 + 1 + 2 + 2 + 1) + len(subjects())
+
+
+IN_CHAT = """
+task: mine
+output_type: multiple_choice
+test_split: test
+fewshot_split: train
+description: "Answer well."
+num_fewshot: 2
+fewshot_config:
+  sampler: first_n
+doc_to_text: "Q: {{question}}"
+doc_to_choice: "{{choices.text}}"
+doc_to_target: "{{choices.label.index(answerKey)}}"
+metric_list:
+  - metric: acc
+"""
+
+
+def test_through_the_chat_template_exactly_its_ids_are_scored(data: dict[str, list[str]], model: Path, tmp_path: Path) -> None:
+    """The oracle is transformers alone: apply_chat_template over the turns, then the answer's tokens, log-probabilities from the logits."""
+    import math
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    (tmp_path / "mine.yaml").write_text(IN_CHAT, encoding="utf-8")
+    benchmarks = run_stage(
+        BENCHMARKS,
+        {"lm_eval": {"tasks": ["lambada_openai"], "own": [str(tmp_path / "mine.yaml")], "limit": 3,
+                     "data": {"mine": data["arc_easy"], "lambada_openai": data["lambada_openai"]}}},
+        {}, tmp_path / "home",
+    )  # fmt: skip
+    found = evaluated(model, benchmarks, tmp_path / "home", chat=True)
+    values = {(row["task"], row["metric"], row["item_id"]): row["value"] for row in read_rows(found.path / "samples.parquet")}
+    ids = {
+        task: [row["item_id"] for row in read_rows(benchmarks.path / "items.parquet") if row["task"] == task]
+        for task in ("mine", "lambada_openai")
+    }
+    tokenizer, weights = AutoTokenizer.from_pretrained(model), AutoModelForCausalLM.from_pretrained(model).eval()
+
+    def log_probability(messages: list[dict[str, str]], answer: str) -> float:
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        own = tokenizer.encode(answer, add_special_tokens=False)
+        with torch.no_grad():
+            logp = weights(torch.tensor([[*prompt, *own]])).logits[0].log_softmax(-1)
+        return float(sum(logp[len(prompt) + place - 1, token] for place, token in enumerate(own)))
+
+    def records(file: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+
+    def turns(record: dict[str, Any]) -> list[dict[str, str]]:
+        answer = record["choices"]["text"][record["choices"]["label"].index(record["answerKey"])]
+        return [{"role": "user", "content": f"Q: {record['question']}"}, {"role": "assistant", "content": answer}]
+
+    scored, examples = (records(file) for file in data["arc_easy"])
+    before = [{"role": "system", "content": "Answer well."}, *turns(examples[0]), *turns(examples[1])]
+    for item, record in zip(ids["mine"][:3], scored, strict=False):
+        asked = [*before, turns(record)[0]]
+        of_choices = [log_probability(asked, choice) for choice in record["choices"]["text"]]
+        gold = record["choices"]["label"].index(record["answerKey"])
+        assert values["loam_mine", "acc", item] == float(max(of_choices) == of_choices[gold])
+        bits = -of_choices[gold] / math.log(2) / len(record["choices"]["text"][gold].encode())
+        assert values["loam_mine", "answer_bits_per_byte", item] == pytest.approx(bits, rel=1e-5)
+    for item, record in zip(ids["lambada_openai"][:3], records(data["lambada_openai"][0]), strict=False):
+        text, last = record["text"].rsplit(" ", 1)
+        assert values["lambada_openai", "nll", item] == pytest.approx(-log_probability([{"role": "user", "content": text}], last), rel=1e-5)
+    harness = json.loads((found.path / "harness.json").read_text(encoding="utf-8"))
+    assert harness["tasks"]["loam_mine"]["wording"] == "a YAML of the recipe" and harness["limit"] == 3
+    assert harness["tasks"]["lambada_openai"] | {"cut": 0} == {
+        "yaml": "lambada/lambada_openai.yaml", "version": "1.0", "wording": "lm-eval's YAML", "num_fewshot": 0, "items": 3, "cut": 0,
+    }  # fmt: skip
+    about = " ".join(report_section(found).paragraphs)
+    assert "lambada_openai: as the YAML files of lm-eval 0.4.13 ask, over the data of the recipe, the first 3 documents of each." in about
+    assert "loam_mine: as a YAML of the recipe asks" in about and "Loam's own wording" not in about
+
+
+@pytest.mark.real
+@pytest.mark.long
+def test_fifty_questions_of_gsm8k_equal_simple_evaluate(tmp_path: Path, monkeypatch: Any) -> None:
+    """Five examples before each question, generated answers, both filters: each answer's text and each value equal lm-eval's."""
+    bench = real_folder() / "bench"
+    if not (bench / "gsm8k_test.jsonl").is_file():
+        pytest.skip(NOT_HERE)
+    from transformers import AutoTokenizer
+
+    from stages.evaluation.evaluate.lm_eval_model import make_lm
+    from stages.evaluation.evaluate.score import load_model
+    from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    long = tiny_model.write(tmp_path / "model", vocab_size=310, max_position_embeddings=4096)
+    files = {"test": str(bench / "gsm8k_test.jsonl"), "train": str(bench / "gsm8k_train.jsonl.gz")}
+    benchmarks = benchmarks_of({"gsm8k": [*files.values()]}, tmp_path / "home", limit=50)
+    found = evaluated(long, benchmarks, tmp_path / "home")
+    (tmp_path / "yamls").mkdir()
+    config = {
+        "include": str(tasks_folder() / "gsm8k/gsm8k.yaml"),
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files},
+    }
+    (tmp_path / "yamls" / "gsm8k.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    expected = oracle(long, ["gsm8k"], tmp_path / "yamls", batch_size=10, limit=50)
+    assert same_items(found, benchmarks, expected) == 100
+    loaded = read_yaml_tasks(benchmarks.path)
+    assert loaded
+    task = loaded.tasks["gsm8k"]
+    task.build_all_requests(limit=50)
+    texts = make_lm(load_model(long, "cpu"), AutoTokenizer.from_pretrained(long), 4096, 10).generate_until(task.instances)
+    logged = [one for one in expected["samples"]["gsm8k"] if one["filter"] == "strict-match"]
+    assert [one["arguments"][0][0] for one in logged] == [instance.args[0] for instance in task.instances], "prompts with five examples"
+    assert texts == [one["resps"][0][0] for one in logged] and len({*texts}) > 10
