@@ -78,6 +78,7 @@ def test_a_null_is_refused(tmp_path: Path) -> None:
         built(tmp_path, tasks=["lambada_openai"], data={"lambada_openai": path})
 
 
+@pytest.mark.long
 def test_names_and_data_are_refused_that_do_not_fit(tmp_path: Path) -> None:
     files = official_data.write(tmp_path, "arc_easy")
     unsplit = made.jsonl(tmp_path / "part.jsonl", [{"a": 1}])

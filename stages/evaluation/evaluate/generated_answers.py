@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import StoppingCriteria, StoppingCriteriaList
-
-from stages.evaluation.evaluate.score import Progress
 
 
-class StopStrings(StoppingCriteria):  # type: ignore[misc]
-    """Ends a row whose written text has a stop string.
+class StopStrings:
+    """Ends a row whose written text has a stop string: a criterion of generate().
 
     Attributes:
         lengths: Tokens that each row had written when it ended; None where it has not.
@@ -42,11 +39,8 @@ class StopStrings(StoppingCriteria):  # type: ignore[misc]
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def generated_answers(
-    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], until: Sequence[str], new_tokens: int, batch_size: int,
-    progress: Progress | None = None,
-) -> list[str]:  # fmt: skip
-    """Returns what a model writes after each prompt, without the stop string.
+def generated_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], until: Sequence[str], new_tokens: int) -> list[str]:
+    """Returns what a model writes after each prompt of a batch, without the stop string.
 
     Args:
         model: A Hugging Face causal model whose generation config names the stop tokens.
@@ -54,34 +48,29 @@ def generated_answers(
         prompts: Token ids of each prompt, at least one.
         until: Stop strings.
         new_tokens: Largest number of tokens of an answer.
-        batch_size: Prompts per batch; the longest come first.
-        progress: Called with (prompts done, prompts in total) after each batch.
     """
-    answers = [""] * len(prompts)
+    from transformers import StoppingCriteriaList
+
     stops = model.generation_config.eos_token_id
     ends = set(stops if isinstance(stops, list) else [stops])
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     device = next(model.parameters()).device
-    order = sorted(range(len(prompts)), key=lambda i: (-len(prompts[i]), i))
-    for begin in range(0, len(order), batch_size):
-        batch = order[begin : begin + batch_size]
-        length = len(prompts[batch[0]])
-        ids_BT = torch.full((len(batch), length), pad, dtype=torch.long)
-        mask_BT = torch.zeros_like(ids_BT)
-        for row, i in enumerate(batch):
-            ids_BT[row, length - len(prompts[i]) :] = torch.tensor(prompts[i], dtype=torch.long)
-            mask_BT[row, length - len(prompts[i]) :] = 1
-        stopping = StopStrings(tokenizer, until, length, len(batch))
-        whole = model.generate(
-            ids_BT.to(device), attention_mask=mask_BT.to(device), do_sample=False, max_new_tokens=new_tokens, pad_token_id=pad,
-            use_cache=True, stopping_criteria=StoppingCriteriaList([stopping]),
-        )  # fmt: skip
-        for row, i in enumerate(batch):
-            written = whole[row, length:].tolist()[: stopping.lengths[row]]
-            end = next((place for place, token in enumerate(written) if token in ends), len(written))
-            answers[i] = _before(tokenizer.decode(written[:end], skip_special_tokens=True), until)
-        if progress:
-            progress(min(begin + batch_size, len(order)), len(order))
+    length = max(map(len, prompts))
+    ids_BT = torch.full((len(prompts), length), pad, dtype=torch.long)
+    mask_BT = torch.zeros_like(ids_BT)
+    for row, ids in enumerate(prompts):
+        ids_BT[row, length - len(ids) :] = torch.tensor(ids, dtype=torch.long)
+        mask_BT[row, length - len(ids) :] = 1
+    stopping = StopStrings(tokenizer, until, length, len(prompts))
+    whole = model.generate(
+        ids_BT.to(device), attention_mask=mask_BT.to(device), do_sample=False, max_new_tokens=new_tokens, pad_token_id=pad, use_cache=True,
+        stopping_criteria=StoppingCriteriaList([stopping]),
+    )  # fmt: skip
+    answers = []
+    for row in range(len(prompts)):
+        written = whole[row, length:].tolist()[: stopping.lengths[row]]
+        end = next((place for place, token in enumerate(written) if token in ends), len(written))
+        answers.append(_before(tokenizer.decode(written[:end], skip_special_tokens=True), until))
     return answers
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from lm_eval.api.group import Group
+    from lm_eval.api.task import Task
 
 
 class Question(TypedDict, total=False):
@@ -110,8 +112,8 @@ def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[s
 
 def run_made(
     lm: Any,
-    tasks: Mapping[str, Any],
-    groups: Mapping[str, Any],
+    tasks: Mapping[str, Task],
+    groups: Mapping[str, Group],
     item_ids: Mapping[str, Sequence[str]],
     chat: bool,
     limit: int | None = None,
@@ -158,7 +160,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _metrics(results: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(results: Mapping[str, float | str]) -> dict[str, float]:
     """Returns metric -> value of a task or group."""
     found = ((*key.partition(","), value) for key, value in results.items())
     return {

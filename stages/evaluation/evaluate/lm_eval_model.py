@@ -4,7 +4,7 @@ Guarantee: as they are, questions have the log-likelihoods of lm-eval's HF wrapp
 the wrapper adds a second BOS there, and this class does not. Of a tokenizer without BOS they equal the wrapper's, which puts nothing before a
 context and the end-of-text token before a text without context. Through the chat template, the caller's function gives the ids of question and
 answer, and exactly these are scored: lm-eval's own way renders the template to text, and then moves the white space at its end into the answer
-(`_encode_pair`), which no fine-tuning trained there. Equal requests of one call are computed once. What does not fit in the context is in
+(`_encode_pair`), which no fine-tuning trained there. Equal requests are computed once. What does not fit in the context is in
 `excess`.
 Cost: every distinct request goes through the model once, in batches.
 Source: lm-eval 0.4.13, TemplateLM.
@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from stages.evaluation.evaluate.generated_answers import generated_answers
 from stages.evaluation.evaluate.harness import answer_windows, windows
+from stages.evaluation.evaluate.kept_answers import KeptAnswers, digest
 from stages.evaluation.evaluate.score import Progress, token_logprobs
 from stages.record.contract.errors import StageError
 
@@ -29,6 +30,8 @@ AnswerIds = Callable[[Sequence[Mapping[str, str]], str], tuple[list[int], list[i
 """(messages, answer) -> (ids before the assistant's answer, ids of the answer), by the chat template."""
 GENERATED_TOKENS = 256
 """Largest number of tokens of an answer where a task does not say it, as in lm-eval's HF wrapper."""
+BATCHES_KEPT = 32
+"""Batches of log-likelihoods after which they are kept for an evaluation that goes on."""
 Scored = tuple[tuple[str, str], list[int], list[int]]
 """A request: (context, continuation), and the ids of both."""
 
@@ -67,14 +70,18 @@ class PlainAnswers:
         max_length: Largest number of tokens that the model reads in a forward pass; see `answer_windows`.
         batch_size: Sequences per forward pass.
         progress: See `token_logprobs`.
+        kept: The answers that an interrupted evaluation had.
 
     Attributes:
         excess: (context, continuation) -> what did not fit, of every request since the LM was made that is longer than the context.
     """
 
-    def __init__(self, model: Any, tokenizer: BaseTokenizer, max_length: int, batch_size: int, progress: Progress | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: BaseTokenizer, max_length: int, batch_size: int, progress: Progress | None, kept: KeptAnswers
+    ) -> None:
         """Creates the LM; it computes nothing before the first request."""
         super().__init__()
+        self._kept = kept
         self.tokenizer = tokenizer
         self.excess: dict[tuple[str, str], Excess] = {}
         self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
@@ -100,19 +107,38 @@ class PlainAnswers:
         return self._known[known]
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], disable_tqdm: bool = False, **kwargs: Any) -> list[tuple[float, bool]]:
-        parts: list[tuple[Sequence[int], int]] = []
-        places: dict[tuple[tuple[int, ...], tuple[int, ...]], slice] = {}  # ids of a request -> its windows
+        asked: dict[str, tuple[list[int], list[int]]] = {}
+        keys = []
         for args, context, continuation in requests:
             over = len(context) + len(continuation) - (self._max_length + 1)
             if over > 0:
                 self.excess[args] = Excess(over, len(continuation) > self._max_length)
-            if (ids := (tuple(context), tuple(continuation))) not in places:
-                own = answer_windows(context, continuation, self._max_length)
-                places[ids] = slice(len(parts), len(parts) + len(own))
-                parts += own
-        scored = token_logprobs(self._model, parts, self._batch_size, self._progress)
-        answers = [scored[places[tuple(context), tuple(continuation)]] for _, context, continuation in requests]
-        return [(sum(float(logp.sum()) for logp, _ in own), all(greedy for _, greedy in own)) for own in answers]
+            keys.append(digest("loglikelihood", context, continuation))
+            asked[keys[-1]] = context, continuation
+        left = sorted((key for key in asked if key not in self._kept), key=lambda key: (-sum(map(len, asked[key])), key))
+        for done in range(0, len(left), self._batch_size * BATCHES_KEPT):
+            chunk = left[done : done + self._batch_size * BATCHES_KEPT]
+            self._kept.add(self._scored({key: asked[key] for key in chunk}, done, len(left)))
+        return [cast("tuple[float, bool]", self._kept[key]) for key in keys]
+
+    def _scored(self, asked: Mapping[str, tuple[list[int], list[int]]], done: int, total: int) -> dict[str, tuple[float, bool]]:
+        """Returns key -> (log-probability of a continuation, whether all its tokens are the most likely). done, total: requests, for the progress."""
+        parts: list[tuple[Sequence[int], int]] = []
+        places: dict[str, slice] = {}
+        for key, (context, continuation) in asked.items():
+            own = answer_windows(context, continuation, self._max_length)
+            places[key] = slice(len(parts), len(parts) + len(own))
+            parts += own
+
+        def progress(windows_done: int, windows_total: int) -> None:
+            if self._progress:
+                self._progress(done + len(asked) * windows_done // windows_total, total)
+
+        scored = token_logprobs(self._model, parts, self._batch_size, progress)
+        return {
+            key: (sum(float(logp.sum()) for logp, _ in scored[place]), all(greedy for _, greedy in scored[place]))
+            for key, place in places.items()
+        }
 
     def loglikelihood_rolling(self, requests: Sequence[LmRequest], disable_tqdm: bool = False) -> list[float]:
         """Returns the log-probability of each whole text, in nats. A text that is longer than the context is read in windows, and not cut."""
@@ -144,16 +170,24 @@ class PlainAnswers:
                     where="the task's generation_kwargs.max_gen_toks",
                     do="Leave the task out, or evaluate a model with a longer context.",
                 )
-            prompts = []
+            prompts: dict[str, list[int]] = {}
+            keys = []
             for place in places:
                 context, kwargs = requests[place].args
                 ids = self.prompt_ids(context)
                 if len(ids) > room:
                     self.excess[context, str(kwargs)] = Excess(len(ids) - room, False)
-                prompts.append(ids[-room:])
-            written = generated_answers(self._model, self.tokenizer, prompts, until, new_tokens, self._batch_size, self._progress)
-            for place, text in zip(places, written, strict=True):
-                answers[place] = text
+                keys.append(digest("generate", ids[-room:], *until, str(new_tokens)))
+                prompts[keys[-1]] = ids[-room:]
+            left = sorted((key for key in prompts if key not in self._kept), key=lambda key: (-len(prompts[key]), key))
+            for done in range(0, len(left), self._batch_size):
+                chunk = left[done : done + self._batch_size]
+                written = generated_answers(self._model, self.tokenizer, [prompts[key] for key in chunk], until, new_tokens)
+                self._kept.add(dict(zip(chunk, written, strict=True)))
+                if self._progress:
+                    self._progress(done + len(chunk), len(left))
+            for place, key in zip(places, keys, strict=True):
+                answers[place] = str(self._kept[key])
         return answers
 
     def prompt_ids(self, context: str) -> list[int]:
@@ -224,6 +258,7 @@ def make_lm(
     batch_size: int,
     progress: Progress | None = None,
     answer_ids: AnswerIds | None = None,
+    kept: KeptAnswers | None = None,
 ) -> LM:
     """Returns the LM for lm-eval's tasks.
 
@@ -234,6 +269,7 @@ def make_lm(
         batch_size: Sequences per forward pass.
         progress: See `token_logprobs`.
         answer_ids: The chat template, for questions that pass it; None asks them as they are.
+        kept: The answers that an interrupted evaluation had; None for one that is not continued.
     """
     from lm_eval.api.model import TemplateLM
 
@@ -243,5 +279,5 @@ def make_lm(
     class LoamChatLM(ChatAnswers, TemplateLM):  # type: ignore[misc]
         """The same for chats."""
 
-    others = (model, tokenizer, max_length, batch_size, progress)
+    others = (model, tokenizer, max_length, batch_size, progress, kept or KeptAnswers())
     return LoamChatLM(answer_ids, *others) if answer_ids else LoamLM(*others)

@@ -7,7 +7,8 @@ which computes the metrics of all.
 Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Through the chat template, the ids
 that are scored are those that sft trains: question, then answer, without its end-of-turn token. A question or prompt that does not fit in
 the context is cut on the left, counted and named. Bits per byte count every token of a document's text once (without its end-of-text token)
-over the UTF-8 bytes of the text; a document that is longer than the context is read in windows, and nothing of it is cut.
+over the UTF-8 bytes of the text; a document that is longer than the context is read in windows, and nothing of it is cut. A killed run goes on with the
+answers to tasks that it had.
 Cost: one forward pass per distinct request, and one per token that the model writes, in batches for tasks that generate.
 Source: lm-eval 0.4.13 for the metrics and its own tasks; stages/evaluation/evaluate/kneser_ney.py for the Kneser-Ney baseline.
 """
@@ -27,6 +28,7 @@ from pydantic import Field, field_validator, model_validator
 from stages.evaluation.evaluate import generations
 from stages.evaluation.evaluate.generations import GENERATIONS
 from stages.evaluation.evaluate.task_scores import (
+    HarnessRecord,
     ItemValue,
     TaskEntry,
     TaskScore,
@@ -116,6 +118,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     Returns:
         The outcome. Its rows are the values of single items.
     """
+    from stages.evaluation.evaluate.kept_answers import KeptAnswers
     from stages.evaluation.evaluate.lm_eval_model import make_lm
     from stages.evaluation.evaluate.score import load_model, load_tokenizer
     from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
@@ -135,11 +138,13 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     max_length = _max_length(model, inputs)
     tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
 
+    kept = KeptAnswers(ctx.scratch / "answers.jsonl")
+
     def lm_of(chat: bool) -> Any:
         def progress(done: int, total: int) -> None:
             ctx.progress(done, total, "requests", "tasks")
 
-        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None)
+        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None, kept)
 
     found = score_tasks(lm_of, tasks, questions, in_chat, yaml)
     scores, samples, cut = found.scores, found.samples, found.cut
@@ -299,7 +304,7 @@ def _write_harness(path: Path, config: Evaluate, asked: Asked, written: Sequence
     path.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
-def _wording(harness: Mapping[str, Any], metrics: str) -> list[str]:
+def _wording(harness: HarnessRecord, metrics: str) -> list[str]:
     """Returns the sentences of the report on how tasks were asked: in Loam's wording, by lm-eval's YAML files, by those of the recipe."""
     tasks = harness.get("tasks", {})
     of_lm_eval = {name: one for name, one in tasks.items() if one.get("wording") == "lm-eval's YAML"}
@@ -315,7 +320,7 @@ def _wording(harness: Mapping[str, Any], metrics: str) -> list[str]:
     return said
 
 
-def _grouped(task: str, harness: Mapping[str, Any]) -> bool:
+def _grouped(task: str, harness: HarnessRecord) -> bool:
     return any(task in members for members in harness.get("groups", {}).values())
 
 

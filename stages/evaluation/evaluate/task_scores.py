@@ -84,6 +84,15 @@ class CutItems:
     most_tokens: int
 
 
+class YamlAbout(TypedDict):
+    """What tasks.json says of the YAML of a task."""
+
+    yaml: str
+    version: str
+    num_fewshot: int
+    groups: list[str]
+
+
 class ScoredTask(TypedDict):
     """The part of an entry of the benchmarks' tasks.json that this stage reads.
 
@@ -97,7 +106,7 @@ class ScoredTask(TypedDict):
     gate: bool
     scored_items: int
     format: NotRequired[str]
-    lm_eval: NotRequired[dict[str, Any]]
+    lm_eval: NotRequired[YamlAbout]
 
 
 class TaskEntry(TypedDict):
@@ -111,6 +120,14 @@ class TaskEntry(TypedDict):
     num_fewshot: int
     items: int
     cut: dict[str, list[str] | int]
+
+
+class HarnessRecord(TypedDict, total=False):
+    """What the report reads of harness.json on the tasks. An earlier version has no tasks, and none of the others where nothing is to be said."""
+
+    tasks: dict[str, TaskEntry]
+    groups: dict[str, list[str]]
+    limit: int
 
 
 @dataclass(frozen=True)

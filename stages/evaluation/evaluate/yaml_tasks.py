@@ -12,9 +12,13 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stages.examples.items.lm_eval_tasks import Document, check_folders, load_tasks, read_spec
+
+if TYPE_CHECKING:
+    from lm_eval.api.group import Group
+    from lm_eval.api.task import Task
 
 
 @dataclass(frozen=True)
@@ -27,8 +31,8 @@ class YamlTasks:
         limit: Only so many documents of each task are scored, the first ones; None scores all.
     """
 
-    tasks: Mapping[str, Any]
-    groups: Mapping[str, Any]
+    tasks: Mapping[str, Task]
+    groups: Mapping[str, Group]
     limit: int | None
 
     def groups_within(self, tasks: Collection[str]) -> dict[str, list[str]]:

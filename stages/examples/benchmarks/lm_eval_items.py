@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.examples.items.benchmark_format import Item
-from stages.examples.items.lm_eval_tasks import EXAMPLES, Document, TaskDefinition, TaskSpec, find_tasks, load_tasks, own_task
+from stages.examples.items.lm_eval_tasks import Document, TaskDefinition, TaskSpec, find_tasks, load_tasks, own_task
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.store.external import local_path
@@ -219,16 +219,15 @@ def _read_splits(
         StageError: A split has no file or no record, or a file is of no split.
     """
     where = f"benchmarks.lm_eval.data.{entry}"
-    splits = [task.config[one] for one in (*EXAMPLES, "fewshot_split") if task.config.get(one)]
     of_split: dict[str, list[ExternalFile]] = {}
     for file in files:
-        named = [split for split in dict.fromkeys(splits) if split in re.split(r"[^0-9A-Za-z]+", base_name(file))]
+        named = [split for split in task.splits if split in re.split(r"[^0-9A-Za-z]+", base_name(file))]
         if len(named) > 1 or not named and len(files) > 1:
             what = f"names two splits, {' and '.join(named)}" if named else "names no split"
             raise StageError(
                 f"The name of {base_name(file)} {what}.",
                 where=where,
-                do=f"Name each file by its split: {', '.join(dict.fromkeys(splits))}.",
+                do=f"Name each file by its split: {', '.join(task.splits)}.",
             )
         of_split.setdefault(named[0] if named else task.eval_split, []).append(file)
     examples = task.fewshot_split() if shots else ""

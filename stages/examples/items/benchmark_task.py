@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from stages.corpus.text.hash_sampling import hash_value
 from stages.examples.items.benchmark_format import Item
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 COMPLETE = "docs_complete"
 WHAT = "docs_what"
@@ -66,7 +69,7 @@ class BenchmarkTask:
     format: str = ""
     lm_eval: Mapping[str, str | int | tuple[str, ...]] | None = None
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> dict[str, JsonValue]:
         """Returns the entry as tasks.json holds it, without `format` and `lm_eval` where they are empty."""
         return {name: value for name, value in asdict(self).items() if name not in ("format", "lm_eval") or value}
 

@@ -16,24 +16,54 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from pydantic import JsonValue
 
 from stages.examples.items.benchmark_task import OWN_FORM
 from stages.record.contract.errors import StageError
 from stages.record.store.names import refuse_name
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from lm_eval.tasks import TaskDict, TaskManager
+    from lm_eval.tasks._index import Entry
 
 SPEC = "lm_eval_tasks.json"
 """The file of a benchmarks artifact that holds its TaskSpec."""
 FEWSHOT_SEED = 1234  # of simple_evaluate
-EXAMPLES = ("training_split", "validation_split", "test_split")
-"""Settings that name the split of the examples in a prompt, in lm-eval's order, where fewshot_split does not."""
+SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
-Document = dict[str, Any]
+Document = dict[str, JsonValue]
 Documents = Mapping[str, Mapping[str, Sequence[Document]]]
 """Task -> split -> its documents, in the order of the files."""
+
+
+class FewshotSettings(TypedDict, total=False):
+    """What is read of fewshot_config: the split of the examples, or the examples."""
+
+    split: str | None
+    samples: list[Document] | None
+
+
+class MetricSettings(TypedDict, total=False):
+    """What is read of an entry of metric_list. A function of lm-eval's is a path here."""
+
+    metric: str
+    hf_evaluate: bool
+
+
+TaskConfig = TypedDict(
+    "TaskConfig",
+    {
+        "task": str, "class": str, "output_type": str, "dataset_path": str | None, "dataset_name": str | None, "training_split": str | None,
+        "validation_split": str | None, "test_split": str | None, "fewshot_split": str | None, "fewshot_config": FewshotSettings | None,
+        "num_fewshot": int | None, "metric_list": list[MetricSettings], "generation_kwargs": dict[str, JsonValue], "repeats": int,
+        "unsafe_code": bool, "doc_to_image": JsonValue, "doc_to_audio": JsonValue, "use_prompt": str | None, "process_results": str | None,
+    },
+    total=False,
+)  # fmt: skip
+"""What is read of the YAML of a task, with functions as their names."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +82,7 @@ class TaskSpec:
     asked: tuple[str, ...]
     yaml: Mapping[str, str] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own: Mapping[str, TaskConfig] = field(default_factory=dict)
     num_fewshot: Mapping[str, int] = field(default_factory=dict)
     limit: int | None = None
 
@@ -77,7 +107,7 @@ class TaskDefinition:
     name: str
     given: str
     yaml: str
-    config: Mapping[str, Any]
+    config: TaskConfig
     official: bool
     groups: tuple[str, ...] = ()
 
@@ -90,13 +120,20 @@ class TaskDefinition:
         """Returns the number of examples in a prompt. given: the recipe's; None takes the YAML's, which is 0 without one."""
         return int(self.config.get("num_fewshot") or 0) if given is None else given
 
+    @property
+    def splits(self) -> list[str]:
+        """The splits that the YAML names, each once."""
+        config = self.config
+        named = (config.get("training_split"), config.get("validation_split"), config.get("test_split"), config.get("fewshot_split"))
+        return list(dict.fromkeys(split for split in named if split))
+
     def fewshot_split(self) -> str:
         """Returns the split that the examples in a prompt are drawn from; "" for examples that the YAML itself holds."""
-        own = self.config.get("fewshot_config") or {}
-        if own.get("samples") and not (own.get("split") or self.config.get("fewshot_split")):
-            return ""
+        own = self.config.get("fewshot_config") or FewshotSettings()
         given = own.get("split") or self.config.get("fewshot_split")
-        return str(given or next((self.config[one] for one in EXAMPLES if self.config.get(one)), ""))
+        if own.get("samples") and not given:
+            return ""
+        return given or next(iter(self.splits), "")
 
 
 def read_spec(folder: Path) -> TaskSpec | None:
@@ -138,7 +175,7 @@ def find_tasks(names: Sequence[str], where: str) -> tuple[list[TaskDefinition], 
         if not wanted:
             break
     made = [
-        TaskDefinition(name, name, index[name].yaml_path.relative_to(root).as_posix(), index[name].cfg or {}, True, groups)
+        TaskDefinition(name, name, index[name].yaml_path.relative_to(root).as_posix(), cast("TaskConfig", index[name].cfg), True, groups)
         for name, groups in leaves.items()
     ]
     return made, {folder: _digest(root / folder) for folder in sorted(folders)}
@@ -160,7 +197,8 @@ def load_tasks(spec: TaskSpec, documents: Documents) -> TaskDict:
     _sandbox_templates()
     manager = _manager(() if documents.keys() >= set(spec.asked) else spec.folders)  # only a group needs the files around its tasks
     for name, splits in documents.items():
-        config = dict(spec.own[name]) if name in spec.own else load_yaml(tasks_folder() / spec.yaml[name], resolve_func=True)
+        own = spec.own.get(name)
+        config = own or cast("TaskConfig", load_yaml(tasks_folder() / spec.yaml[name], resolve_func=True))
         manager.task_index[name] = Entry(name, Kind.TASK, None, cfg={**config, **_replaced(config, splits)})
     loaded = manager.load(list(spec.asked))
     for name, task in loaded["tasks"].items():
@@ -217,13 +255,8 @@ def own_task(raw: bytes, where: str) -> TaskDefinition:
         )
     given = config["task"].removeprefix(OWN_FORM)
     name = OWN_FORM + given
-    return TaskDefinition(
-        name,
-        refuse_name(given, "The task's name", where=where, rename="Name it"),
-        where.rpartition("/")[2],
-        {**config, "task": name},
-        False,
-    )
+    refuse_name(given, "The task's name", where=where, rename="Name it")
+    return TaskDefinition(name, given, where.rpartition("/")[2], cast("TaskConfig", {**config, "task": name}), False)
 
 
 OWN_SETTINGS = frozenset((
@@ -258,7 +291,7 @@ def _defining(name: str, texts: Mapping[Path, bytes]) -> Path | None:
     return next((path for path, text in texts.items() if name.encode() in text and line.search(text)), None)
 
 
-def _members(names: Iterable[str], index: Mapping[str, Any]) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+def _members(names: Iterable[str], index: Mapping[str, Entry]) -> tuple[dict[str, tuple[str, ...]], set[str]]:
     """Returns (task -> its groups, the nearest first, for the tasks that the names mean in an index of lm-eval; names that it has not)."""
     leaves: dict[str, tuple[str, ...]] = {}
     missing: set[str] = set()
@@ -287,19 +320,19 @@ def _named(members: Any) -> Iterator[str]:
             yield from _named(member["task"]) if "task" in member else (member["group"],)
 
 
-def _replaced(config: Mapping[str, Any], splits: Mapping[str, Sequence[Document]]) -> dict[str, Any]:
+def _replaced(config: TaskConfig, splits: Mapping[str, Sequence[Document]]) -> dict[str, Callable[..., object] | FewshotSettings | None]:
     """Returns what replaces settings of a YAML: the data set by documents, and splits without documents by none."""
-    absent = [one for one in (*EXAMPLES, "fewshot_split") if config.get(one) is not None and config[one] not in splits]
-    changed: dict[str, Any] = {"custom_dataset": _data_set(splits), "dataset_path": None, "dataset_name": None, "dataset_kwargs": None}
-    changed |= dict.fromkeys(absent)
+    changed: dict[str, Callable[..., object] | FewshotSettings | None] = {"custom_dataset": _data_set(splits)}
+    changed |= dict.fromkeys(("dataset_path", "dataset_name", "dataset_kwargs"))
+    changed |= dict.fromkeys(name for name, value in config.items() if name in SPLITS and value not in splits)
     own = config.get("fewshot_config")
     if own and own.get("split") is not None and own["split"] not in splits:
         changed["fewshot_config"] = {**own, "split": None}
     return changed
 
 
-def _data_set(splits: Mapping[str, Sequence[Document]]) -> Callable[..., dict[str, Any]]:
-    def make(**unused: Any) -> dict[str, Any]:
+def _data_set(splits: Mapping[str, Sequence[Document]]) -> Callable[..., dict[str, Dataset]]:
+    def make(**unused: JsonValue) -> dict[str, Dataset]:
         from datasets import Dataset
 
         return {split: Dataset.from_list(list(documents)) for split, documents in splits.items()}

@@ -166,6 +166,42 @@ def test_an_answer_that_may_fill_the_context_is_refused(ours: tuple[Any, Any]) -
         make_lm(*ours, 64, 1).generate_until([generation("The", [], 64)])
 
 
+def test_an_interrupted_evaluation_goes_on_with_the_answers_that_it_had(ours: tuple[Any, Any], tmp_path: Path, monkeypatch: Any) -> None:
+    """Catches: answers that are lost, asked twice, or given to another request, and a line that a kill cut off."""
+    from stages.evaluation.evaluate import lm_eval_model
+    from stages.evaluation.evaluate.kept_answers import KeptAnswers
+
+    monkeypatch.setattr(lm_eval_model, "BATCHES_KEPT", 1)
+    path, passes = tmp_path / "answers.jsonl", []
+    real = ours[0].base_model.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        passes.append(1)
+        if len(passes) == limit:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(ours[0].base_model, "forward", counted)
+    tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
+    limit = 0
+    whole = run_tasks(make_lm(*ours, 64, 4), tasks, kinds, chat=False)
+    every = len(passes)
+    passes.clear()
+    limit = every - 2
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(make_lm(*ours, 64, 4, kept=KeptAnswers(path)), tasks, kinds, chat=False)
+    assert path.read_bytes().count(b"\n") == limit - 1
+    path.write_bytes(path.read_bytes() + b'{"cut off": [')
+    passes.clear()
+    limit = 0
+    again = run_tasks(make_lm(*ours, 64, 4, kept=KeptAnswers(path)), tasks, kinds, chat=False)
+    assert len(passes) == 3 and loglikelihoods(again) == loglikelihoods(whole) and again.metrics == whole.metrics
+    asked = [generation("The sum of its", [], 5)]
+    text = make_lm(*ours, 64, 4, kept=KeptAnswers(path)).generate_until(asked)
+    passes.clear()
+    assert make_lm(*ours, 64, 4, kept=KeptAnswers(path)).generate_until(asked) == text and not passes
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 12))
 def test_windows_predict_every_token_after_the_first_once(ids: list[int], max_length: int) -> None:
