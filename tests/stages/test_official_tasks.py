@@ -125,16 +125,30 @@ def same_items(found: Artifact, benchmarks: Artifact, expected: Any) -> int:
 @pytest.mark.long
 def test_eight_official_tasks_equal_simple_evaluate(data: dict[str, list[str]], model: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Catches: another prompt, order, example, seed, answer, filter, metric or average than lm-eval's, by any of eight YAML files."""
+    from transformers import AutoTokenizer
+
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     given = dict(data)
     benchmarks = benchmarks_of(given, tmp_path / "home", num_fewshot=SHOTS, limit=4)
     found = evaluated(model, benchmarks, tmp_path / "home")
     yamls = oracle_yamls(tmp_path / "yamls", given)
     plain = [name for name in given if name not in SHOTS]
-    compared = same_items(found, benchmarks, oracle(model, plain, yamls, limit=4))
+    expected = oracle(model, plain, yamls, limit=4)
+    compared = same_items(found, benchmarks, expected)
     for name, shots in SHOTS.items():
         compared += same_items(found, benchmarks, oracle(model, [name], yamls, limit=4, num_fewshot=shots))
     assert compared == 4 * (2 + 2 + 2 + 1 + 2 + 2 + 1) + len(subjects())
+    harness = json.loads((found.path / "harness.json").read_text(encoding="utf-8"))
+    assert len(harness["groups"]["mmlu"]) == len(subjects()) and set(harness["groups"]["mmlu_stem"]) < set(harness["groups"]["mmlu"])
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lengths = [len(tokenizer.encode(one["arguments"][0][0])) for one in expected["samples"]["gsm8k"] if one["filter"] == "strict-match"]
+    cut = harness["tasks"]["gsm8k"]["cut"]  # an answer may have 256 of the 1,024 tokens
+    assert cut["most_tokens"] == max(0, max(lengths) - 768) and len(cut["item_ids"]) == sum(length > 768 for length in lengths)
+    scores = {(one["task"], one["metric"]): one for one in json.loads((found.path / "scores.json").read_text(encoding="utf-8"))}
+    assert (
+        scores["mmlu", "acc"]["primary"] and scores["mmlu", "acc"]["n"] == len(subjects()) and not scores["mmlu_anatomy", "acc"]["primary"]
+    )
+    assert all((task, "answer_bits_per_byte") in scores for task in (*plain, *SHOTS) if task != "mmlu")
 
 
 IN_CHAT = """

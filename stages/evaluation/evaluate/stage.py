@@ -28,6 +28,7 @@ from pydantic import Field, field_validator, model_validator
 from stages.evaluation.evaluate import generations
 from stages.evaluation.evaluate.generations import GENERATIONS
 from stages.evaluation.evaluate.task_scores import (
+    CutItems,
     HarnessRecord,
     ItemValue,
     TaskEntry,
@@ -137,7 +138,6 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
     max_length = _max_length(model, inputs)
     tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
-
     kept = KeptAnswers(ctx.scratch / "answers.jsonl")
 
     def lm_of(chat: bool) -> Any:
@@ -168,13 +168,16 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     _write_harness(
         out / "harness.json", config, Asked(described, found.groups, in_chat, yaml.limit if yaml else None), written, max_length, form
     )
+    return Outcome(rows=len(samples), summary=_summary(scores, cut, written))
+
+
+def _summary(scores: Sequence[TaskScore], cut: Mapping[str, CutItems], written: Sequence[GenerationRow]) -> dict[str, int | float]:
+    """Returns the main scores, those of the model last because a run's line shows the last ones, and what was cut."""
     told = sorted((s for s in scores if s.primary or s.task == VALIDATION), key=lambda s: s.primary)
-    summary: dict[str, int | float] = {
-        f"{s.task}/{s.metric}": s.value for s in told
-    }  # those of the model last: a run's line shows the last ones
+    summary: dict[str, int | float] = {f"{s.task}/{s.metric}": s.value for s in told}
     summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
     summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
-    return Outcome(rows=len(samples), summary=summary)
+    return summary
 
 
 def _answer_ids(form: ChatFormat) -> AnswerIds:
