@@ -89,7 +89,7 @@ async def show(visit: PageVisit) -> None:
             ]
         )
         searches = await in_thread(
-            rows_of, visit.home, made["contamination"], "contamination_searches", "task, items, flagged, too_short", "ORDER BY task"
+            rows_of, visit.home, made["contamination"], "contamination_searches", "task, items, flagged, not_searchable", "ORDER BY task"
         )
         grid(searches)
     if "decontaminate" in made:

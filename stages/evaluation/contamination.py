@@ -4,8 +4,9 @@ The stage searches the documents that the mixture chose, and all conversations a
 them.
 
 Guarantee: an item is flagged exactly when one of its n-grams occurs there; the matching words are recorded as evidence. Scores are
-recomputed from the values of single items. The full set consists of the clean items, the flagged ones, and those that are too short to be
-searched for (benchmarks.min_words): nobody knows whether these are clean.
+recomputed from the values of single items. The full set consists of the clean items, the flagged ones, and those that are not searchable,
+because they are too short (benchmarks.min_words): nobody knows whether these are clean. The average of a group of lm-eval's tasks is
+recomputed over the items of its tasks.
 Cost: about 10 MB/s per core over the training text.
 Source: n-grams of 13 words and scores on the clean subset, Brown et al. 2020, appendix C.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
@@ -50,7 +51,7 @@ SEARCHES = SideTable(
         "task": Column("string", "the benchmark"),
         "items": Column("int64", "its items"),
         "flagged": Column("int64", "items that were found"),
-        "too_short": Column("int64", "items too short to be searched for: no text has benchmarks.min_words words"),
+        "not_searchable": Column("int64", "items that cannot be searched for: no text has benchmarks.min_words words"),
     },
 )  # fmt: skip
 
@@ -73,13 +74,13 @@ class SearchRow(TypedDict):
     task: str
     items: int
     flagged: int
-    too_short: int
+    not_searchable: int
 
 
 class SubsetScore(TypedDict):
     """An entry of scores.json: a score of one model on a subset of the items; `value` is None for an empty subset.
 
-    subset: full, clean, flagged, or too_short where there are such items.
+    subset: full, clean, flagged, or not_searchable where there are such items.
     """
 
     model: str
@@ -133,15 +134,15 @@ def run(config: Contamination, inputs: Mapping[str, Artifact], out: Path, ctx: C
     found = {(flag["task"], flag["item_id"]) for flag in flags}
     models = [role for role, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
     short = set(index.never_found())
-    flagged, unsearched = ({(name, item) for task, item in some for name in names[task]} for some in (found, short))
+    flagged, unsearched = ({(name, f"{prefix}{item}") for task, item in some for name, prefix in names[task]} for some in (found, short))
     scored = _scored_items(items, names)
     scores = [score for model in models for score in _rescored(model, inputs[model].path, scored, flagged, unsearched)]
     (out / "scores.json").write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     searches = _searches(Counter(row["task"] for row in read_rows(items, ["task"])), found, short)
     write_rows(out / "searches.parquet", schema(**SEARCHES.types), searches)
     for row in searches:
-        if row["too_short"]:
-            ctx.log(f"{row['task']}: {row['too_short']:,} of {row['items']:,} items are too short to be searched for")
+        if row["not_searchable"]:
+            ctx.log(f"{row['task']}: {row['not_searchable']:,} of {row['items']:,} items are too short to be searched for")
     searched = [role for role in ("documents", "conversations", "preferences") if role in inputs]
     by_place = {role: sum(flag["where"] == role for flag in flags) for role in searched}
     summary = {"items": len(index.items), "flagged_items": len(found), "items_too_short": len(short), "documents_searched": documents}
@@ -205,26 +206,33 @@ def _dialogues(path: Path, role: str) -> Iterable[tuple[UUID, None, str]]:
             yield row["doc_id"], None, f"{prompt}\n{row['chosen']}\n{prompt}\n{row['rejected']}"
 
 
-def _score_names(benchmarks: Path) -> dict[str, tuple[str, str]]:
-    """Returns task -> the names that its scores may have: that of this version of evaluate, and the task's, as of earlier versions."""
+def _score_names(benchmarks: Path) -> dict[str, list[tuple[str, str]]]:
+    """Returns task -> (name that its scores may have, what stands before its items there).
+
+    The names are that of this version of evaluate, the task's, as of earlier versions, and those of the groups that it is of.
+    """
     from stages.examples.items.benchmark_task import scored_name
 
-    entries = json.loads((benchmarks / "tasks.json").read_text(encoding="utf-8"))
-    return {entry["name"]: (scored_name(entry["name"], entry.get("format", "")), entry["name"]) for entry in entries}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for entry in json.loads((benchmarks / "tasks.json").read_text(encoding="utf-8")):
+        own = scored_name(entry["name"], entry.get("format", ""))
+        groups = [(group, f"{own}/") for group in entry.get("lm_eval", {}).get("groups", ())]
+        found[entry["name"]] = [(own, ""), (entry["name"], ""), *groups]
+    return found
 
 
-def _scored_items(items: Path, names: Mapping[str, tuple[str, str]]) -> set[tuple[str, str]]:
+def _scored_items(items: Path, names: Mapping[str, Sequence[tuple[str, str]]]) -> set[tuple[str, str]]:
     """Returns (name of the scores, item) of every item that is scored."""
     from stages.record.tables.parquet import read_rows
 
     rows = read_rows(items, ["task", "item_id", "scored"])
-    return {(name, row["item_id"]) for row in rows if row["scored"] for name in names[row["task"]]}
+    return {(name, f"{prefix}{row['item_id']}") for row in rows if row["scored"] for name, prefix in names[row["task"]]}
 
 
 def _searches(items: Mapping[str, int], flagged: set[tuple[str, str]], short: set[tuple[str, str]]) -> list[SearchRow]:
     """Returns the rows of the table `searches`. items: task -> number of items."""
     found, unsearched = (Counter(task for task, _ in chosen) for chosen in (flagged, short))
-    return [{"task": task, "items": count, "flagged": found[task], "too_short": unsearched[task]} for task, count in items.items()]
+    return [{"task": task, "items": count, "flagged": found[task], "not_searchable": unsearched[task]} for task, count in items.items()]
 
 
 def _rescored(
@@ -251,7 +259,9 @@ def _rescored(
     results: list[SubsetScore] = []
     for (task, metric), own in values.items():
         dirty, unknown = ({item for item in own if (task, item) in chosen} for chosen in (flagged, short))
-        subsets = {"full": set(own), "clean": set(own) - dirty - unknown, "flagged": dirty} | ({"too_short": unknown} if unknown else {})
+        subsets = {"full": set(own), "clean": set(own) - dirty - unknown, "flagged": dirty} | (
+            {"not_searchable": unknown} if unknown else {}
+        )
         for subset, chosen in subsets.items():
             value, error = mean(np.array([own[item] for item in sorted(chosen)])) if chosen else (None, None)
             results.append(
@@ -271,7 +281,7 @@ def report_section(artifact: Artifact) -> Section:
     from stages.record.tables.parquet import read_rows
 
     searches = tuple(
-        {"task": row["task"]} | {name.replace("_", " "): f"{row[name]:,}" for name in ("items", "flagged", "too_short")}
+        {"task": row["task"]} | {name.replace("_", " "): f"{row[name]:,}" for name in ("items", "flagged", "not_searchable")}
         for row in read_rows(artifact.path / "searches.parquet")
     )
     rows = tuple(
@@ -279,13 +289,15 @@ def report_section(artifact: Artifact) -> Section:
         | {"score": "" if score["value"] is None else with_error(score["value"], score["stderr"]), "items": f"{score['n']:,}"}
         for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
     )
-    title = "Every score on all items, on the clean subset, on the flagged one, and on the items too short to be searched for"
+    title = "Every score on all items, on the clean subset, on the flagged one, and on those that are not searchable"
     return Section(
         "Scores with and without overlap",
         paragraphs=(" · ".join(f"{name.replace('_', ' ')}: {figure(value)}" for name, value in artifact.summary.items()),),
         tables=(
             SectionTable(
-                searches, "Items searched for in the training data; nothing is known of those too short", ("items", "flagged", "too short")
+                searches,
+                "Items searched for in the training data; nothing is known of those that are not searchable",
+                ("items", "flagged", "not searchable"),
             ),
             SectionTable(rows, title, ("score", "items"), folded=True),
         ),
@@ -314,6 +326,7 @@ STAGE = Stage(
     versions=(
         "first version", "the index of the benchmarks; words as under NFKC_Casefold",
         "in scripts without spaces, n-grams are of characters; items too short to be searched for are no clean items",
+        "the averages of groups; items too short to be searched for are called not searchable",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )  # fmt: skip

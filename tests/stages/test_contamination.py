@@ -106,3 +106,32 @@ def test_what_a_pipeline_does_not_have_is_not_searched(tmp_path: Path) -> None:
     assert [flag["where"] for flag in read_rows(found.path / "flags.parquet")] == ["conversations"]
     assert found.summary == {"items": 6, "flagged_items": 1, "items_too_short": 0, "documents_searched": 0, "flags_in_conversations": 1}
     assert {score["model"] for score in json.loads((found.path / "scores.json").read_text())} == {"base", "sft"}
+
+
+def test_the_average_of_a_group_is_recomputed_over_the_items_of_its_tasks(tmp_path: Path) -> None:
+    """Catches: a group without a clean score, items of two tasks with one id taken for one, a flag that does not reach the group."""
+    from stages.evaluation.contamination import _rescored, _score_names, _scored_items
+
+    entries = [
+        {"name": "one", "lm_eval": {"groups": ["small", "all"]}},
+        {"name": "two", "format": "two.yaml", "lm_eval": {"groups": ["all"]}},
+        {"name": "file", "format": "question/answer"},
+    ]
+    (tmp_path / "tasks.json").write_text(json.dumps(entries), encoding="utf-8")
+    shape = schema(task="string", item_id="string", scored="bool")
+    write_rows(
+        tmp_path / "items.parquet", shape, [{"task": t, "item_id": i, "scored": i != "c"} for t in ("one", "two", "file") for i in "abc"]
+    )
+    names = _score_names(tmp_path)
+    assert names["two"] == [("loam_two", ""), ("two", ""), ("all", "loam_two/")] and names["file"] == [("loam_file", ""), ("file", "")]
+    scored = _scored_items(tmp_path / "items.parquet", names)
+    assert {item for name, item in scored if name == "all"} == {"one/a", "one/b", "loam_two/a", "loam_two/b"}
+    values = {("all", "one/a"): 1.0, ("all", "one/b"): 0.0, ("all", "loam_two/a"): 1.0, ("all", "loam_two/b"): 1.0, ("small", "one/a"): 1.0}
+    shape = schema(task="string", item_id="string", metric="string", value="float64")
+    write_rows(
+        tmp_path / "samples.parquet", shape, [{"task": t, "item_id": i, "metric": "acc", "value": v} for (t, i), v in values.items()]
+    )
+    flagged = {(name, f"{prefix}a") for name, prefix in names["two"]}
+    found = {(one["task"], one["subset"]): (one["n"], one["value"]) for one in _rescored("base", tmp_path, scored, flagged)}
+    assert found["all", "clean"] == (3, pytest.approx(2 / 3)) and found["all", "flagged"] == (1, 1.0)
+    assert found["small", "clean"] == (1, 1.0) and found["small", "flagged"] == (0, None)

@@ -109,7 +109,7 @@ def whole_pipeline(home: Path) -> dict[str, Artifact]:
     (found["mix"].path / "mix.json").write_text(json.dumps({"sources": {"a <source>": source}, "shares": []}))
     subset = {"model": "sft", "task": "t", "metric": "acc", "subset": "flagged", "value": None, "stderr": None, "n": 0}
     (found["contamination"].path / "scores.json").write_text(json.dumps([subset]))
-    searched = [{"task": "t", "items": 7, "flagged": 2, "too_short": 1}]
+    searched = [{"task": "t", "items": 7, "flagged": 2, "not_searchable": 1}]
     write_rows(found["contamination"].path / "searches.parquet", schema(**SEARCHES.types), searched)
     return {node: relisted(artifact) for node, artifact in found.items()}
 

@@ -175,7 +175,9 @@ def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path
     (pipeline["contamination"].path / "scores.json").write_text(json.dumps(given))
     seen = page(pipeline, tmp_path, monkeypatch)
     searched, scores = section(seen, "Scores with and without overlap")["tables"]
-    assert not searched.folded and [dict(row) for row in searched.rows] == [{"task": "t", "items": "7", "flagged": "2", "too short": "1"}]
+    assert not searched.folded and [dict(row) for row in searched.rows] == [
+        {"task": "t", "items": "7", "flagged": "2", "not searchable": "1"}
+    ]
     assert scores.folded and [dict(row) for row in scores.rows] == [
         {**part, "subset": "clean", "score": "0.500 ± 0.062", "items": "1,234"}, {**part, "subset": "flagged", "score": "1.000", "items": "1"},
         {**part, "subset": "none", "score": "", "items": "0"},

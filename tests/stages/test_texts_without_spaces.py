@@ -111,12 +111,14 @@ def test_items_too_short_to_search_are_counted_and_are_not_clean(tmp_path: Path)
     write_rows(tmp_path / "base" / "samples.parquet", schema(task="string", item_id="string", metric="string", value="float64"), samples)
     given: dict[str, Any] = {"documents": documents, "mixture": made.mixture(tmp_path / "mix", documents, set()), "benchmarks": benchmarks}
     found = run_stage(CONTAMINATION, {}, given | {"base": made.artifact(tmp_path / "base", "scores", "evaluate@base")}, tmp_path / "home")
-    searches = {row["task"]: (row["items"], row["flagged"], row["too_short"]) for row in read_rows(found.path / "searches.parquet")}
+    searches = {row["task"]: (row["items"], row["flagged"], row["not_searchable"]) for row in read_rows(found.path / "searches.parquet")}
     assert searches == {"english": (2, 0, 1), "chinese": (3, 1, 2)} and found.summary["items_too_short"] == 3
     scores = {(s["task"], s["subset"]): (s["n"], s["value"]) for s in json.loads((found.path / "scores.json").read_text())}
-    assert scores["english", "clean"] == (1, 1.0) and scores["english", "too_short"] == (1, 1.0)
+    assert scores["english", "clean"] == (1, 1.0) and scores["english", "not_searchable"] == (1, 1.0)
     assert (
-        scores["chinese", "clean"] == (0, None) and scores["chinese", "flagged"] == (1, 1.0) and scores["chinese", "too_short"] == (2, 0.0)
+        scores["chinese", "clean"] == (0, None)
+        and scores["chinese", "flagged"] == (1, 1.0)
+        and scores["chinese", "not_searchable"] == (2, 0.0)
     )
     (shown, _) = report_section(found).tables
-    assert [dict(row) for row in shown.rows][1] == {"task": "chinese", "items": "3", "flagged": "1", "too short": "2"}
+    assert [dict(row) for row in shown.rows][1] == {"task": "chinese", "items": "3", "flagged": "1", "not searchable": "2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from stages.examples.items.chat import BOS, EOS, PAD
@@ -11,13 +12,13 @@ from stages.tokens.train_tokenizer.bpe_training import train_bpe
 TEXTS = [f"The function {w} returns the {w} of its {v} argument." for w in ("length", "sum", "copy", "name") for v in ("first", "last")] * 4
 
 
-def write(folder: Path, vocab_size: int = 310, max_position_embeddings: int = 64) -> Path:
-    """Writes tokenizer and weights. The output head is scaled up, so that answers differ clearly."""
+def write(folder: Path, vocab_size: int = 310, max_position_embeddings: int = 64, texts: Sequence[str] = TEXTS) -> Path:
+    """Writes a tokenizer of the texts and weights. The output head is scaled up, so that answers differ clearly."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder.mkdir(parents=True)
-    save(train_bpe(TEXTS, vocab_size), folder)
+    save(train_bpe(texts, vocab_size), folder)
     ids = {token: load_chat(folder / "tokenizer.json").token_to_id(token) for token in (BOS, EOS, PAD)}
     torch.manual_seed(0)
     config = LlamaConfig(

@@ -1,19 +1,23 @@
-"""Lets lm-eval compute the metrics of items that are in memory, and cuts long texts into windows.
+"""Lets lm-eval compute the metrics of items in Loam's wording and of its own tasks, and cuts long texts into windows.
 
-Guarantee: a sample holds its item's own value of every metric. What is asked is the item's text as Loam words it; no task definition of lm-eval
-is used.
+Guarantee: a sample holds its item's own value of every metric that has one, and the bits per byte of its right answer.
 Cost: that of the LM (stages/evaluation/evaluate/lm_eval_model.py).
 Source: lm-eval 0.4.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from lm_eval.api.group import Group
+    from lm_eval.api.task import Task
 
 
 class Question(TypedDict, total=False):
@@ -35,12 +39,14 @@ class ItemSample:
         values: Metric -> value of this item.
         loglikelihoods: Log-probability of each choice, or of the one continuation, in nats.
         requests: What the LM was asked for it, as (context, continuation).
+        answer_bits_per_byte: -log2 of the probability of the right answer, over the bytes of its text; None for an answer without text.
     """
 
     item_id: str
     values: Mapping[str, float]
     loglikelihoods: tuple[float, ...]
     requests: tuple[tuple[str, str], ...]
+    answer_bits_per_byte: float | None
 
 
 @dataclass(frozen=True)
@@ -48,11 +54,11 @@ class TaskResults:
     """The results of lm-eval.
 
     Attributes:
-        metrics: task -> metric -> (value, standard error or None).
+        metrics: task or group -> metric -> value.
         samples: task -> its items, in lm-eval's order.
     """
 
-    metrics: dict[str, dict[str, tuple[float, float | None]]]
+    metrics: dict[str, dict[str, float]]
     samples: dict[str, list[ItemSample]]
 
 
@@ -91,44 +97,131 @@ def answer_windows(context: Sequence[int], answer: Sequence[int], max_length: in
 
 
 def run_tasks(lm: Any, tasks: Mapping[str, Sequence[Question]], kinds: Mapping[str, str], chat: bool) -> TaskResults:
-    """Returns the results of tasks whose items are in memory.
+    """Returns the results of tasks in Loam's own wording, whose items are in memory.
 
     Args:
         lm: An LM of lm-eval, such as those of stages/evaluation/evaluate/lm_eval_model.py.
         tasks: name -> items.
         kinds: name -> "multiple_choice" or "continuation".
-        chat: Whether the LM takes a context as what a user says. Then an answer has no blank before it.
+        chat: Whether the LM takes a context as messages.
     """
-    import contextlib
+    with _quiet():
+        made = {name: _task(name, items, kinds[name]) for name, items in tasks.items()}
+    return run_made(lm, made, {}, {name: [item["item_id"] for item in items] for name, items in tasks.items()}, chat)
+
+
+def run_made(
+    lm: Any,
+    tasks: Mapping[str, Task],
+    groups: Mapping[str, Group],
+    item_ids: Mapping[str, Sequence[str]],
+    chat: bool,
+    limit: int | None = None,
+) -> TaskResults:
+    """Returns the results of task objects of lm-eval, and of groups.
+
+    Args:
+        lm: The LM.
+        tasks: name -> task.
+        groups: name -> group of such tasks, whose averages are computed.
+        item_ids: name -> the ids of its items, in the order of its documents.
+        chat: Whether questions pass the chat template of the LM; examples are then turns of their own.
+        limit: Only so many documents are asked, the first ones.
+    """
+    from lm_eval.evaluator import evaluate
+
+    with _quiet():
+        found: Any = evaluate(
+            lm,
+            {"tasks": dict(tasks), "groups": dict(groups)},
+            limit=limit,
+            bootstrap_iters=0,
+            apply_chat_template=chat,
+            fewshot_as_multiturn=chat,
+        )
+    metrics = {name: _metrics(found["results"][name]) for name in (*tasks, *groups) if name in found["results"]}
+    samples = {name: _samples(task, found["samples"][name], metrics[name], item_ids[name], lm) for name, task in tasks.items()}
+    return TaskResults(metrics, samples)
+
+
+def metric_name(metric: str, chosen: str) -> str:
+    """Returns the name of a metric after a filter of lm-eval, which is part of the name where there is one."""
+    return metric if chosen == "none" else f"{metric},{chosen}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides the progress bars and warnings of lm-eval; errors are still raised."""
     import io
     import logging
 
-    from lm_eval.evaluator import evaluate
-
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bars of lm-eval; errors are still raised
-        made = {name: _task(name, items, kinds[name], chat) for name, items in tasks.items()}
-        found: Any = evaluate(lm, {"tasks": made, "groups": {}}, bootstrap_iters=1)
-    metrics: dict[str, dict[str, tuple[float, float | None]]] = {}
-    for name in tasks:
-        results = found["results"][name]
-        metrics[name] = {}
-        for key, value in results.items():
-            metric, _, kind = key.partition(",")
-            if kind and not metric.endswith("_stderr") and isinstance(value, int | float):
-                error = results.get(f"{metric}_stderr,{kind}")
-                metrics[name][metric] = (float(value), float(error) if isinstance(error, int | float) else None)
-    return TaskResults(metrics, {name: [_sample(sample, metrics[name]) for sample in found["samples"][name]] for name in tasks})
+    with redirect_stderr(io.StringIO()):
+        yield
 
 
-def _sample(logged: Any, metrics: Iterable[str]) -> ItemSample:
-    """Returns what lm-eval logged of one item, with its values of `metrics`."""
-    values = {metric: float(logged[metric]) for metric in metrics}
-    requests = tuple((str(context), str(continuation)) for context, continuation in logged["arguments"])
-    return ItemSample(logged["doc"]["item_id"], values, tuple(float(response[0]) for response in logged["filtered_resps"]), requests)
+def _metrics(results: Mapping[str, float | str]) -> dict[str, float]:
+    """Returns metric -> value of a task or group."""
+    found = ((*key.partition(","), value) for key, value in results.items())
+    return {
+        metric_name(metric, chosen): float(value)
+        for metric, _, chosen, value in found
+        if chosen and not metric.endswith("_stderr") and isinstance(value, int | float)
+    }
 
 
-def _task(name: str, items: Sequence[Question], kind: str, chat: bool) -> Any:
+def _samples(task: Any, logged: Sequence[Any], metrics: Iterable[str], item_ids: Sequence[str], lm: Any) -> list[ItemSample]:
+    """Returns what lm-eval logged of the items of a task, with their values of `metrics` that are numbers."""
+    by_document: dict[int, list[Any]] = {}
+    for one in logged:
+        by_document.setdefault(one["doc_id"], []).append(one)
+    answers = _answers(task, [one[0] for one in by_document.values()], lm)
+    samples = []
+    for (number, every), answer in zip(by_document.items(), answers, strict=True):
+        named = {metric_name(metric, one["filter"]): one[metric] for one in every for metric in one["metrics"]}
+        values = {metric: float(named[metric]) for metric in metrics if isinstance(named.get(metric), int | float)}
+        requests = tuple((str(context), str(continuation)) for context, continuation in every[0]["arguments"])
+        texts = task.OUTPUT_TYPE == "generate_until"
+        logprobs = () if texts else tuple(float(response[0]) for response in every[0]["filtered_resps"])
+        samples.append(ItemSample(item_ids[number], values, logprobs, requests, _bits_per_byte(*answer)))
+    return samples
+
+
+def _bits_per_byte(answer: str, logprob: float) -> float | None:
+    size = len(answer.encode())
+    return -logprob / math.log(2) / size if size else None
+
+
+def _answers(task: Any, logged: Sequence[Any], lm: Any) -> list[tuple[str, float]]:
+    """Returns (right answer without surrounding blanks, its log-probability in nats) of documents. Of several right answers, the first counts.
+
+    A task that generates has not asked for it, so the LM is asked here.
+    """
+    found: list[tuple[str, float]] = []
+    asked = []
+    for one in logged:
+        target, document = one["target"], one["doc"]
+        target = target[0] if isinstance(target, list) else target
+        choices = task.doc_to_choice(document) if task.config.doc_to_choice is not None else None
+        if task.OUTPUT_TYPE == "multiple_choice" and choices is not None:
+            gold = task.doc_to_text(document) if task.multiple_input else target
+            gold = choices.index(gold) if isinstance(gold, str) else gold
+            answer = str(target if task.multiple_input else choices[gold])
+            found.append((answer.strip(), float(one["resps"][gold][0][0])))
+            continue
+        answer = str(choices[target] if choices is not None else target)
+        if task.OUTPUT_TYPE == "generate_until":
+            asked.append(SimpleNamespace(args=(one["arguments"][0][0], f"{task.config.target_delimiter}{answer}")))
+            found.append((answer.strip(), 0.0))
+        else:
+            found.append((answer.strip(), float(one["resps"][0][0][0])))
+    if asked:
+        scored = lm.loglikelihood(asked, disable_tqdm=True)
+        return [(answer, logprob) for (answer, _), (logprob, _) in zip(found, scored, strict=True)]
+    return found
+
+
+def _task(name: str, items: Sequence[Question], kind: str) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
     choice = kind == "multiple_choice"
@@ -139,8 +232,7 @@ def _task(name: str, items: Sequence[Question], kind: str, chat: bool) -> Any:
         "test_split": "test",
         "output_type": "multiple_choice" if choice else "loglikelihood",
         "doc_to_text": "context",
-        "doc_to_target": "gold" if choice else "answer" if chat else " {{answer}}",
-        "target_delimiter": "" if chat else " ",
+        "doc_to_target": "gold" if choice else " {{answer}}",
         "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in names],
         "num_fewshot": 0,
     }

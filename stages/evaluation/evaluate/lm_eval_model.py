@@ -4,7 +4,7 @@ Guarantee: as they are, questions have the log-likelihoods of lm-eval's HF wrapp
 the wrapper adds a second BOS there, and this class does not. Of a tokenizer without BOS they equal the wrapper's, which puts nothing before a
 context and the end-of-text token before a text without context. Through the chat template, the caller's function gives the ids of question and
 answer, and exactly these are scored: lm-eval's own way renders the template to text, and then moves the white space at its end into the answer
-(`_encode_pair`), which no fine-tuning trained there. Equal requests of one call are computed once. What does not fit in the context is in
+(`_encode_pair`), which no fine-tuning trained there. Equal requests are computed once. What does not fit in the context is in
 `excess`.
 Cost: every distinct request goes through the model once, in batches.
 Source: lm-eval 0.4.13, TemplateLM.
@@ -12,18 +12,26 @@ Source: lm-eval 0.4.13, TemplateLM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from stages.evaluation.evaluate.generated_answers import generated_answers
 from stages.evaluation.evaluate.harness import answer_windows, windows
+from stages.evaluation.evaluate.kept_answers import KeptAnswers, digest
 from stages.evaluation.evaluate.score import Progress, token_logprobs
+from stages.record.contract.errors import StageError
 
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
-AnswerIds = Callable[[str, str], tuple[list[int], list[int]]]
-"""(question, answer) -> (ids before the answer, ids of the answer), by the chat template."""
+AnswerIds = Callable[[Sequence[Mapping[str, str]], str], tuple[list[int], list[int]]]
+"""(messages, answer) -> (ids before the assistant's answer, ids of the answer), by the chat template."""
+GENERATED_TOKENS = 256
+"""Largest number of tokens of an answer where a task does not say it, as in lm-eval's HF wrapper."""
+BATCHES_KEPT = 32
+"""Batches of log-likelihoods after which they are kept for an evaluation that goes on."""
 Scored = tuple[tuple[str, str], list[int], list[int]]
 """A request: (context, continuation), and the ids of both."""
 
@@ -47,14 +55,14 @@ class BaseTokenizer(Protocol):
         """Returns the token ids of a text, with a BOS if special tokens are added."""
 
 
-class LoglikelihoodRequest(Protocol):
-    """The part of lm-eval's Instance that this module uses: a text, or a context and its continuation."""
+class LmRequest(Protocol):
+    """The part of lm-eval's Instance that this module uses: a text, or a context with its continuation or with settings of a generation."""
 
-    args: tuple[str, ...]
+    args: tuple[Any, ...]
 
 
-class LogLikelihoods:
-    """The methods of an lm-eval LM for log-likelihoods only. It refuses tasks that generate text.
+class PlainAnswers:
+    """The methods of an lm-eval LM.
 
     Args:
         model: A Hugging Face causal model.
@@ -62,14 +70,18 @@ class LogLikelihoods:
         max_length: Largest number of tokens that the model reads in a forward pass; see `answer_windows`.
         batch_size: Sequences per forward pass.
         progress: See `token_logprobs`.
+        kept: The answers that an interrupted evaluation had.
 
     Attributes:
         excess: (context, continuation) -> what did not fit, of every request since the LM was made that is longer than the context.
     """
 
-    def __init__(self, model: Any, tokenizer: BaseTokenizer, max_length: int, batch_size: int, progress: Progress | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: BaseTokenizer, max_length: int, batch_size: int, progress: Progress | None, kept: KeptAnswers
+    ) -> None:
         """Creates the LM; it computes nothing before the first request."""
         super().__init__()
+        self._kept = kept
         self.tokenizer = tokenizer
         self.excess: dict[tuple[str, str], Excess] = {}
         self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
@@ -95,21 +107,40 @@ class LogLikelihoods:
         return self._known[known]
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], disable_tqdm: bool = False, **kwargs: Any) -> list[tuple[float, bool]]:
-        parts: list[tuple[Sequence[int], int]] = []
-        places: dict[tuple[tuple[int, ...], tuple[int, ...]], slice] = {}  # ids of a request -> its windows
+        asked: dict[str, tuple[list[int], list[int]]] = {}
+        keys = []
         for args, context, continuation in requests:
             over = len(context) + len(continuation) - (self._max_length + 1)
             if over > 0:
                 self.excess[args] = Excess(over, len(continuation) > self._max_length)
-            if (ids := (tuple(context), tuple(continuation))) not in places:
-                own = answer_windows(context, continuation, self._max_length)
-                places[ids] = slice(len(parts), len(parts) + len(own))
-                parts += own
-        scored = token_logprobs(self._model, parts, self._batch_size, self._progress)
-        answers = [scored[places[tuple(context), tuple(continuation)]] for _, context, continuation in requests]
-        return [(sum(float(logp.sum()) for logp, _ in own), all(greedy for _, greedy in own)) for own in answers]
+            keys.append(digest("loglikelihood", context, continuation))
+            asked[keys[-1]] = context, continuation
+        left = sorted((key for key in asked if key not in self._kept), key=lambda key: (-sum(map(len, asked[key])), key))
+        for done in range(0, len(left), self._batch_size * BATCHES_KEPT):
+            chunk = left[done : done + self._batch_size * BATCHES_KEPT]
+            self._kept.add(self._scored({key: asked[key] for key in chunk}, done, len(left)))
+        return [cast("tuple[float, bool]", self._kept[key]) for key in keys]
 
-    def loglikelihood_rolling(self, requests: Sequence[LoglikelihoodRequest], disable_tqdm: bool = False) -> list[float]:
+    def _scored(self, asked: Mapping[str, tuple[list[int], list[int]]], done: int, total: int) -> dict[str, tuple[float, bool]]:
+        """Returns key -> (log-probability of a continuation, whether all its tokens are the most likely). done, total: requests, for the progress."""
+        parts: list[tuple[Sequence[int], int]] = []
+        places: dict[str, slice] = {}
+        for key, (context, continuation) in asked.items():
+            own = answer_windows(context, continuation, self._max_length)
+            places[key] = slice(len(parts), len(parts) + len(own))
+            parts += own
+
+        def progress(windows_done: int, windows_total: int) -> None:
+            if self._progress:
+                self._progress(done + len(asked) * windows_done // windows_total, total)
+
+        scored = token_logprobs(self._model, parts, self._batch_size, progress)
+        return {
+            key: (sum(float(logp.sum()) for logp, _ in scored[place]), all(greedy for _, greedy in scored[place]))
+            for key, place in places.items()
+        }
+
+    def loglikelihood_rolling(self, requests: Sequence[LmRequest], disable_tqdm: bool = False) -> list[float]:
         """Returns the log-probability of each whole text, in nats. A text that is longer than the context is read in windows, and not cut."""
         sums = []
         for request in requests:
@@ -118,25 +149,62 @@ class LogLikelihoods:
             sums.append(sum(float(logp.sum()) for logp, _ in token_logprobs(self._model, parts, self._batch_size)))
         return sums
 
-    def generate_until(self, requests: Sequence[LoglikelihoodRequest], disable_tqdm: bool = False) -> list[str]:
-        """Refuses to generate text.
+    def generate_until(self, requests: Sequence[LmRequest], disable_tqdm: bool = False) -> list[str]:
+        """Returns what the model writes after each context, without the stop string. A context that is too long is cut on the left.
 
         Raises:
-            NotImplementedError: Always.
+            StageError: The longest answer of a task is as long as the context.
         """
-        raise NotImplementedError("Loam scores choices and continuations; a task that generates text cannot be evaluated with it.")
+        from lm_eval.models.utils import normalize_gen_kwargs
+
+        by_limits: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for place, request in enumerate(requests):
+            kwargs = normalize_gen_kwargs(request.args[1], GENERATED_TOKENS)
+            by_limits.setdefault((kwargs["max_gen_toks"], tuple(kwargs["until"])), []).append(place)
+        answers = [""] * len(requests)
+        for (new_tokens, until), places in by_limits.items():
+            room = self._max_length - new_tokens
+            if room < 1:
+                raise StageError(
+                    f"A task lets the model write {new_tokens:,} tokens, and its context is {self._max_length:,}.",
+                    where="the task's generation_kwargs.max_gen_toks",
+                    do="Leave the task out, or evaluate a model with a longer context.",
+                )
+            prompts: dict[str, list[int]] = {}
+            keys = []
+            for place in places:
+                context, kwargs = requests[place].args
+                ids = self.prompt_ids(context)
+                if len(ids) > room:
+                    self.excess[context, str(kwargs)] = Excess(len(ids) - room, False)
+                keys.append(digest("generate", ids[-room:], *until, str(new_tokens)))
+                prompts[keys[-1]] = ids[-room:]
+            left = sorted((key for key in prompts if key not in self._kept), key=lambda key: (-len(prompts[key]), key))
+            for done in range(0, len(left), self._batch_size):
+                chunk = left[done : done + self._batch_size]
+                written = generated_answers(self._model, self.tokenizer, [prompts[key] for key in chunk], until, new_tokens)
+                self._kept.add(dict(zip(chunk, written, strict=True)))
+                if self._progress:
+                    self._progress(done + len(chunk), len(left))
+            for place, key in zip(places, keys, strict=True):
+                answers[place] = str(self._kept[key])
+        return answers
+
+    def prompt_ids(self, context: str) -> list[int]:
+        """Returns the ids of the context that an answer is written after."""
+        return self.tok_encode(context)
 
 
-class ChatLogLikelihoods(LogLikelihoods):
-    """The same for questions through the chat template: a context is what a user says, a continuation what the assistant answers.
+class ChatAnswers(PlainAnswers):
+    """The same for questions through the chat template: a context is messages as JSON, a continuation what the assistant answers.
 
     The request without a context that acc_mutual_info asks for, log P(answer), is the answer to an empty question: every token of the format
     stays as fine-tuning trained it, and only the words of the question are missing (the domain premise of Holtzman et al. 2021, arXiv
     2104.08315). No fine-tuning trained an answer that begins a document, or one without a question before it.
 
     Args:
-        answer_ids: What gives the ids of a question and its answer.
-        others: See `LogLikelihoods`.
+        answer_ids: What gives the ids of messages and an answer.
+        others: See `PlainAnswers`.
     """
 
     def __init__(self, answer_ids: AnswerIds, *others: Any) -> None:
@@ -144,14 +212,43 @@ class ChatLogLikelihoods(LogLikelihoods):
         super().__init__(*others)
         self._answer_ids = answer_ids
 
-    def loglikelihood(self, requests: Sequence[LoglikelihoodRequest], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Scores the answers.
+    @property
+    def tokenizer_name(self) -> str:
+        """The name of the template in lm-eval's cache of requests, which is not used."""
+        return "loam"
+
+    def apply_chat_template(self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        """Returns messages as JSON: lm-eval passes contexts as text, and only the template's ids are to be scored.
+
+        Raises:
+            StageError: The task begins the assistant's answer itself (gen_prefix).
+        """
+        if not add_generation_prompt:
+            raise StageError(
+                "A task begins the answer itself (gen_prefix), which is not scored through the chat template.",
+                where="the task's YAML",
+                do="Name the task in plain_tasks.",
+            )
+        return json.dumps(list(chat_history), ensure_ascii=False)
+
+    def loglikelihood(self, requests: Sequence[LmRequest], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Scores the answers. A blank before an answer is that of a text without template, and no part of it.
 
         Returns:
             Per request, the log-probability of the answer in nats, and whether each of its tokens is the most likely one.
         """
         asked = [(request.args[0], request.args[1]) for request in requests]
-        return self._loglikelihood_tokens([(args, *self._answer_ids(*args)) for args in asked])
+        return self._loglikelihood_tokens([(args, *self._answer_ids(_messages(args[0]), args[1].strip())) for args in asked])
+
+    def prompt_ids(self, context: str) -> list[int]:
+        """Returns the ids of the messages and of the header of the answer."""
+        return self._answer_ids(_messages(context), "")[0]
+
+
+def _messages(context: str) -> list[dict[str, str]]:
+    """Returns the messages of a context; an empty question where there is no context."""
+    messages: list[dict[str, str]] = json.loads(context) if context else [{"role": "user", "content": ""}]
+    return messages
 
 
 def make_lm(
@@ -161,24 +258,26 @@ def make_lm(
     batch_size: int,
     progress: Progress | None = None,
     answer_ids: AnswerIds | None = None,
+    kept: KeptAnswers | None = None,
 ) -> LM:
     """Returns the LM for lm-eval's tasks.
 
     Args:
         model: A Hugging Face causal model.
         tokenizer: A transformers tokenizer.
-        max_length: Context in tokens; see `LogLikelihoods`.
+        max_length: Context in tokens; see `PlainAnswers`.
         batch_size: Sequences per forward pass.
         progress: See `token_logprobs`.
         answer_ids: The chat template, for questions that pass it; None asks them as they are.
+        kept: The answers that an interrupted evaluation had; None for one that is not continued.
     """
     from lm_eval.api.model import TemplateLM
 
-    class LoamLM(LogLikelihoods, TemplateLM):  # type: ignore[misc]
+    class LoamLM(PlainAnswers, TemplateLM):  # type: ignore[misc]
         """The methods above, as a subclass of lm-eval's base class, which the module imports only here because it takes seconds."""
 
-    class LoamChatLM(ChatLogLikelihoods, TemplateLM):  # type: ignore[misc]
+    class LoamChatLM(ChatAnswers, TemplateLM):  # type: ignore[misc]
         """The same for chats."""
 
-    others = (model, tokenizer, max_length, batch_size, progress)
+    others = (model, tokenizer, max_length, batch_size, progress, kept or KeptAnswers())
     return LoamChatLM(answer_ids, *others) if answer_ids else LoamLM(*others)

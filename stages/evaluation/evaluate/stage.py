@@ -1,14 +1,16 @@
 """evaluate: scores one exported model on benchmark items, and on the validation documents in bits per byte.
 
 A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks. The model also writes some text, for reading.
-Questions are in Loam's own wording and scores of files are named so (`scored_name`); lm-eval computes the metrics from the log-likelihoods.
+Questions of files are in Loam's own wording and their scores are named so (`scored_name`). The tasks of benchmarks.lm_eval are asked by lm-eval,
+which computes the metrics of all.
 
 Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Through the chat template, the ids
 that are scored are those that sft trains: question, then answer, without its end-of-turn token. A question or prompt that does not fit in
 the context is cut on the left, counted and named. Bits per byte count every token of a document's text once (without its end-of-text token)
-over the UTF-8 bytes of the text; a document that is longer than the context is read in windows, and nothing of it is cut.
-Cost: one forward pass per distinct request, and one per token that the model writes.
-Source: lm-eval 0.4.13 for the metrics; stages/evaluation/evaluate/kneser_ney.py for the Kneser-Ney baseline.
+over the UTF-8 bytes of the text; a document that is longer than the context is read in windows, and nothing of it is cut. A killed run goes on with the
+answers to tasks that it had.
+Cost: one forward pass per distinct request, and one per token that the model writes, in batches for tasks that generate.
+Source: lm-eval 0.4.13 for the metrics and its own tasks; stages/evaluation/evaluate/kneser_ney.py for the Kneser-Ney baseline.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ from pydantic import Field, field_validator, model_validator
 from stages.evaluation.evaluate import generations
 from stages.evaluation.evaluate.generations import GENERATIONS
 from stages.evaluation.evaluate.task_scores import (
+    CutItems,
+    HarnessRecord,
     ItemValue,
     TaskEntry,
     TaskScore,
@@ -60,8 +64,12 @@ WORDING = (
 SAMPLES = SideTable(
     "samples", "samples", "an item's own value of a metric",
     {
-        "task": Column("string", "loam_ and the benchmark's name in benchmark_items; docs_complete or docs_what; or validation"),
-        "item_id": Column("string", "the item, or the document held out"),
+        "task": Column(
+            "string",
+            "loam_ and the benchmark's name in benchmark_items; the name alone of lm-eval's tasks, docs_complete and docs_what; a group of "
+            "lm-eval; or validation",
+        ),
+        "item_id": Column("string", "the item, of a group its task and the item, or the document held out"),
         "metric": Column("string", "the metric"),
         "value": Column("float64", "its value for this item; a score is made of these"),
     },
@@ -75,7 +83,7 @@ class Evaluate(StageConfig):
     """Format every question with the chat template, for models that were tuned on chats."""
     plain_tasks: tuple[NotEmpty, ...] = ()
     """With chat: tasks whose questions are asked as they are, as a base model is asked, so that the two compare. Through the template the form
-    of a question changes as well. A task is named by its file up to the first dot, or is docs_complete or docs_what."""
+    of a question changes as well. A task is named by its file up to the first dot or as in benchmarks.lm_eval, or is docs_complete or docs_what."""
     baselines: bool = False
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
@@ -111,8 +119,10 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     Returns:
         The outcome. Its rows are the values of single items.
     """
+    from stages.evaluation.evaluate.kept_answers import KeptAnswers
     from stages.evaluation.evaluate.lm_eval_model import make_lm
     from stages.evaluation.evaluate.score import load_model, load_tokenizer
+    from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
     from stages.record.tables.parquet import schema, write_rows
     from stages.tokens.sequences.validation import read_validation
     from stages.tokens.tokenizer.bpe import load_chat_format
@@ -122,19 +132,22 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     benchmarks = inputs["benchmarks"].path if "benchmarks" in inputs else None
     tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
     questions = read_questions(benchmarks, tasks) if benchmarks else {}
+    yaml = read_yaml_tasks(benchmarks) if benchmarks else None
     in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks]
     folder = inputs["model"].path
     model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
     max_length = _max_length(model, inputs)
     tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
+    kept = KeptAnswers(ctx.scratch / "answers.jsonl")
 
     def lm_of(chat: bool) -> Any:
         def progress(done: int, total: int) -> None:
             ctx.progress(done, total, "requests", "tasks")
 
-        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None)
+        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None, kept)
 
-    scores, samples, cut = score_tasks(lm_of, tasks, questions, in_chat)
+    found = score_tasks(lm_of, tasks, questions, in_chat, yaml)
+    scores, samples, cut = found.scores, found.samples, found.cut
     log_cuts(ctx, {name: (one, len(questions[name])) for name, one in cut.items()}, max_length)
     validation = None
     if "mixture" in inputs:
@@ -152,24 +165,29 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     prompts = generations.prompts(tokenizer, form, config.prompts, asked if config.chat else None, validation)
     written = generations.write(out, model, tokenizer, prompts, config.generated_tokens, max_length, ctx)
     described = {name: task_entry(task, len(questions[name]), cut[name]) for name, task in tasks.items()}
-    _write_harness(out / "harness.json", config, described, in_chat, written, max_length, form)
+    _write_harness(
+        out / "harness.json", config, Asked(described, found.groups, in_chat, yaml.limit if yaml else None), written, max_length, form
+    )
+    return Outcome(rows=len(samples), summary=_summary(scores, cut, written))
+
+
+def _summary(scores: Sequence[TaskScore], cut: Mapping[str, CutItems], written: Sequence[GenerationRow]) -> dict[str, int | float]:
+    """Returns the main scores, those of the model last because a run's line shows the last ones, and what was cut."""
     told = sorted((s for s in scores if s.primary or s.task == VALIDATION), key=lambda s: s.primary)
-    summary: dict[str, int | float] = {
-        f"{s.task}/{s.metric}": s.value for s in told
-    }  # those of the model last: a run's line shows the last ones
+    summary: dict[str, int | float] = {f"{s.task}/{s.metric}": s.value for s in told}
     summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
     summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
-    return Outcome(rows=len(samples), summary=summary)
+    return summary
 
 
 def _answer_ids(form: ChatFormat) -> AnswerIds:
-    """Returns the function that gives the ids of a question and its answer, as sft trains them."""
+    """Returns the function that gives the ids of messages and an answer to them, as sft trains them."""
     from stages.examples.items.chat import render_answer
 
     remembering = replace(form, encode=cache(form.encode))  # a question comes with each of its answers
 
-    def ids(question: str, answer: str) -> tuple[list[int], list[int]]:
-        return render_answer([{"role": "user", "content": question}], answer, remembering)
+    def ids(messages: Sequence[Mapping[str, str]], answer: str) -> tuple[list[int], list[int]]:
+        return render_answer(messages, answer, remembering)
 
     return ids
 
@@ -240,33 +258,43 @@ def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> l
     ]
 
 
-def _write_harness(
-    path: Path,
-    config: Evaluate,
-    tasks: Mapping[str, TaskEntry],
-    in_chat: Sequence[str],
-    written: Sequence[GenerationRow],
-    max_length: int,
-    form: ChatFormat,
-) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """What was asked, for harness.json.
+
+    Attributes:
+        tasks: Scored name -> its entry.
+        groups: Group of YAML tasks -> its tasks.
+        in_chat: Names of the tasks that pass the chat template.
+        limit: Largest number of documents of a YAML task; None without a limit.
+    """
+
+    tasks: Mapping[str, TaskEntry]
+    groups: Mapping[str, Sequence[str]]
+    in_chat: Sequence[str]
+    limit: int | None
+
+
+def _write_harness(path: Path, config: Evaluate, asked: Asked, written: Sequence[GenerationRow], max_length: int, form: ChatFormat) -> None:
     """Writes harness.json: how the scores were computed.
 
     Args:
         path: The file.
         config: The settings.
-        tasks: Scored name -> its entry.
-        in_chat: Names of the tasks that pass the chat template.
+        asked: The tasks.
         written: The texts that the model wrote.
         max_length: Context in tokens.
         form: The format of the tokenizer.
     """
     from importlib.metadata import version
 
-    plain = sorted(set(tasks) - set(in_chat))
+    plain = sorted(set(asked.tasks) - set(asked.in_chat))
     described = {
         "log_likelihoods": "Loam, by transformers",
         "metrics": f"lm-eval {version('lm-eval')}",
-        "tasks": dict(sorted(tasks.items())),
+        "tasks": dict(sorted(asked.tasks.items())),
+        **({"groups": dict(sorted(asked.groups.items()))} if asked.groups else {}),
+        **({"limit": asked.limit} if asked.limit else {}),
         "chat_template": config.chat,
         **({"plain_tasks": plain} if config.plain_tasks else {}),
         "max_length": max_length,
@@ -279,6 +307,26 @@ def _write_harness(
     path.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
+def _wording(harness: HarnessRecord, metrics: str) -> list[str]:
+    """Returns the sentences of the report on how tasks were asked: in Loam's wording, by lm-eval's YAML files, by those of the recipe."""
+    tasks = harness.get("tasks", {})
+    of_lm_eval = {name: one for name, one in tasks.items() if one.get("wording") == "lm-eval's YAML"}
+    of_recipe = [name for name, one in tasks.items() if one.get("wording") == "a YAML of the recipe"]
+    said = [f"{WORDING} {metrics} computes the metrics."] if len(of_lm_eval) + len(of_recipe) < max(1, len(tasks)) else []
+    if of_lm_eval:
+        shots = ", ".join(f"{name} {one['num_fewshot']}-shot" for name, one in of_lm_eval.items() if one["num_fewshot"])
+        first = f", the first {harness['limit']:,} documents of each" if harness.get("limit") else ""
+        named = ", ".join(list(harness.get("groups", {})) + [name for name in of_lm_eval if not _grouped(name, harness)])
+        said.append(f"{named}: as the YAML files of {metrics} ask, over the data of the recipe{first}{f' ({shots})' if shots else ''}.")
+    if of_recipe:
+        said.append(f"{', '.join(of_recipe)}: as a YAML of the recipe asks; other tools have no scores of these names.")
+    return said
+
+
+def _grouped(task: str, harness: HarnessRecord) -> bool:
+    return any(task in members for members in harness.get("groups", {}).values())
+
+
 def report_section(artifact: Artifact) -> Section:
     """Returns how the scores were computed, what did not fit in the context, and what the model wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
@@ -286,7 +334,7 @@ def report_section(artifact: Artifact) -> Section:
     form = "through the chat template" if harness["chat_template"] else "as they are"
     form += f", those of {', '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
     scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
-    about = [f"{WORDING} {metrics} computes the metrics."] if scored != {VALIDATION} else []
+    about = _wording(harness, metrics) if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
     tables = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact))), generations.section_table(artifact)
@@ -312,12 +360,13 @@ STAGE = Stage(
     tables=(SAMPLES, GENERATIONS),
     section=report_section,
     unit="item scores",
-    does="benchmark items with lm-eval's metrics, bits per byte, baselines, texts to read",
+    does="benchmark items with lm-eval's metrics, lm-eval's own tasks, bits per byte, baselines, texts to read",
     versions=(
         "first version",
         "texts that the model writes, in generations.parquet and the report",
         "through the chat template, the ids that sft trains are scored; questions and prompts that are longer than the context are counted and "
         "named; an answer that is longer is scored as a whole; scores of a file's items are named loam_ and its task",
+        "lm-eval's own tasks and groups, also those that generate; bits per byte of the right answer",
     ),
     distributions=("lm-eval", "torch", "transformers", "tokenizers"),
     deterministic=False,

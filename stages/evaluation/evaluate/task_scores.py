@@ -1,10 +1,10 @@
 """The scores of the tasks that evaluate asks a model, the values of single items, the items that do not fit in, and the tasks that it omits.
 
-Guarantee: a score is the mean of its items' values. A task is asked in one form, through the chat template or as it is, and always in Loam's
-own wording (stages/examples/items), so the scores of a file's items have a name of their own (`scored_name`). An item whose question was cut is
-named.
+Guarantee: a score is the mean of its items' values, but for metrics without such values (perplexity, F1). A task is asked in one form, through
+the chat template or as it is. A file's items are asked in Loam's own wording, and their scores have a name of their own (`scored_name`). A task
+of a YAML is asked by lm-eval, and a score that has lm-eval's name is of lm-eval's YAML. An item whose question was cut is named.
 Cost: that of stages/evaluation/evaluate/harness.py.
-Source: lm-eval 0.4.13 for the metrics.
+Source: lm-eval 0.4.13 for the metrics and the tasks of its YAML files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from stages.record.contract.report_section import SectionTable
 if TYPE_CHECKING:
     from stages.evaluation.evaluate.harness import ItemSample, Question, TaskResults
     from stages.evaluation.evaluate.lm_eval_model import Excess
+    from stages.evaluation.evaluate.yaml_tasks import YamlTasks
 
+ANSWER_BITS = "answer_bits_per_byte"
+"""The metric of every task that says how probable the right answer is: -log2 of its probability over the bytes of its text, mean over the items.
+It shows forgetting that the share of right answers hides."""
 SHOWN_ITEMS = 10  # items that a message or a row of the report names
 TITLE = "Longer than the context, so cut on the left"  # of the table in the report
 
@@ -80,8 +84,20 @@ class CutItems:
     most_tokens: int
 
 
+class YamlAbout(TypedDict):
+    """What tasks.json says of the YAML of a task."""
+
+    yaml: str
+    version: str
+    num_fewshot: int
+    groups: list[str]
+
+
 class ScoredTask(TypedDict):
-    """The part of an entry of the benchmarks' tasks.json that this stage reads. format: missing for a task from documentation."""
+    """The part of an entry of the benchmarks' tasks.json that this stage reads.
+
+    format: missing for a task from documentation and for lm-eval's own. lm_eval: missing but for a task of a YAML.
+    """
 
     name: str
     kind: str
@@ -90,52 +106,136 @@ class ScoredTask(TypedDict):
     gate: bool
     scored_items: int
     format: NotRequired[str]
+    lm_eval: NotRequired[YamlAbout]
 
 
 class TaskEntry(TypedDict):
-    """How a task was asked, in harness.json. cut: a CutItems. A task from documentation has no file and no format."""
+    """How a task was asked, in harness.json. cut: a CutItems. A task from documentation has no file and no format, one of a YAML has `yaml`."""
 
     file: NotRequired[str]
     format: NotRequired[str]
+    yaml: NotRequired[str]
+    version: NotRequired[str]
     wording: str
     num_fewshot: int
     items: int
     cut: dict[str, list[str] | int]
 
 
+class HarnessRecord(TypedDict, total=False):
+    """What the report reads of harness.json on the tasks. An earlier version has no tasks, and none of the others where nothing is to be said."""
+
+    tasks: dict[str, TaskEntry]
+    groups: dict[str, list[str]]
+    limit: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The results of the tasks.
+
+    Attributes:
+        scores: Entries of scores.json.
+        samples: The values of the items of every scored task and group.
+        cut: Task -> its items that do not fit in the context.
+        groups: Group of YAML tasks -> its tasks.
+    """
+
+    scores: list[TaskScore]
+    samples: list[ItemValue]
+    cut: dict[str, CutItems]
+    groups: dict[str, list[str]]
+
+
 def score_tasks(
-    lm_of: Callable[[bool], Any], tasks: Mapping[str, ScoredTask], questions: Mapping[str, list[Question]], chat: Collection[str]
-) -> tuple[list[TaskScore], list[ItemValue], dict[str, CutItems]]:
-    """Returns the entries of scores.json, the values of the items of every scored task, and task -> its items that do not fit in the context.
+    lm_of: Callable[[bool], Any],
+    tasks: Mapping[str, ScoredTask],
+    questions: Mapping[str, list[Question]],
+    chat: Collection[str],
+    yaml: YamlTasks | None,
+) -> Scored:
+    """Returns the results of all tasks.
 
     Args:
         lm_of: Makes an LM of stages/evaluation/evaluate/lm_eval_model.py, for questions through the chat template (True) or as they are (False).
         tasks: The scored tasks by scored name.
         questions: Their scored items by task.
         chat: Names of the tasks whose questions pass the chat template.
+        yaml: The tasks among them that lm-eval asks.
     """
-    from stages.evaluation.evaluate.harness import run_tasks
+    from stages.evaluation.evaluate.harness import run_made, run_tasks
 
     found: dict[str, tuple[TaskResults, Mapping[tuple[str, str], Excess]]] = {}
+    of_groups: dict[str, TaskResults] = {}
+    groups = yaml.groups_within(tasks) if yaml else {}
     for form in (False, True):
         asked = {name: questions[name] for name in tasks if (name in chat) is form}
-        if asked:
-            lm = lm_of(form)
-            found |= dict.fromkeys(asked, (run_tasks(lm, asked, {name: tasks[name]["kind"] for name in asked}, form), lm.excess))
-    scores: list[TaskScore] = []
-    samples: list[ItemValue] = []
-    cut: dict[str, CutItems] = {}
+        if not asked:
+            continue
+        lm = lm_of(form)
+        own = {name: items for name, items in asked.items() if "lm_eval" not in tasks[name]}
+        if own:
+            results = run_tasks(lm, own, {name: tasks[name]["kind"] for name in own}, form)
+            found |= dict.fromkeys(own, (results, lm.excess))
+        if yaml and (made := {name: yaml.tasks[name] for name in asked if name not in own}):
+            here = {name: group for name, group in yaml.groups.items() if set(groups.get(name, ("",))) <= made.keys()}
+            ids = {name: [item["item_id"] for item in asked[name]] for name in made}
+            results = run_made(lm, made, here, ids, form, yaml.limit)
+            found |= dict.fromkeys(made, (results, lm.excess))
+            of_groups |= dict.fromkeys(here, results)
+    scored = Scored([], [], {name: _cut(found[name][0].samples[name], found[name][1]) for name in tasks}, {})
+    pooled: set[str] = set()
+    for name, results in of_groups.items():
+        score = _group_scores(name, groups[name], tasks, results, scored)
+        pooled |= set(groups[name]) if score else set()
+        scored.groups[name] = groups[name]
     for name, task in tasks.items():
-        results, excess = found[name]
-        cut[name] = _cut(results.samples[name], excess)
-        own, of_items = _task_scores(name, task, results, len(questions[name]))
-        scores += [replace(score, cut=len(cut[name].item_ids)) for score in own]
-        samples += of_items
-    return scores, samples, cut
+        one, of_items = _task_scores(name, task, found[name][0], len(questions[name]))
+        cut = len(scored.cut[name].item_ids)
+        scored.scores.extend(replace(score, cut=cut, primary=score.primary and name not in pooled) for score in one)
+        scored.samples.extend(of_items)
+    return scored
+
+
+def _group_scores(name: str, members: Sequence[str], tasks: Mapping[str, ScoredTask], found: TaskResults, into: Scored) -> bool:
+    """Adds the averages of a group, and its items' values where an average is their mean.
+
+    Returns:
+        Whether the main metric of the group is such a mean. Then the group is tested and shown in place of its tasks.
+    """
+    import numpy as np
+    from lm_eval.api.metrics import pooled_sample_stderr
+
+    from stages.evaluation.statistics.estimates import mean
+
+    main = False
+    for metric, value in found.metrics.get(name, {}).items():
+        own = {f"{member}/{one.item_id}": one.values[metric] for member in members for one in found.samples[member] if metric in one.values}
+        items = sum(len(found.samples[member]) for member in members)
+        pooled = len(own) == items and math.isclose(float(np.mean([*own.values()])), value, abs_tol=1e-9)
+        primary = pooled and all(tasks[member]["metric"] == metric for member in members)
+        main = main or primary
+        cut = sum(len(into.cut[member].item_ids) for member in members)
+        chances = [(tasks[member]["chance"] or 0.0) * len(found.samples[member]) for member in members]
+        chance = sum(chances) / items if metric.startswith("acc") and all(chances) else None
+        errors = (
+            [mean(np.array([own[f"{member}/{one.item_id}"] for one in found.samples[member]]))[1] for member in members] if pooled else []
+        )
+        sizes = [len(found.samples[member]) for member in members]
+        error = pooled_sample_stderr(errors, sizes) if errors and None not in errors else None
+        into.scores.append(TaskScore(name, metric, value, error, items, chance, False, primary, cut))
+        if pooled:
+            into.samples.extend({"task": name, "item_id": item, "metric": metric, "value": one} for item, one in own.items())
+    return main
 
 
 def task_entry(task: ScoredTask, items: int, cut: CutItems) -> TaskEntry:
     """Returns a task's entry of harness.json. items: number of its scored items."""
+    if about := task.get("lm_eval"):
+        wording = "a YAML of the recipe" if "format" in task else "lm-eval's YAML"
+        return TaskEntry(
+            yaml=about["yaml"], version=about["version"], wording=wording, num_fewshot=about["num_fewshot"], items=items, cut=asdict(cut)
+        )
     entry = TaskEntry(wording="Loam's own", num_fewshot=0, items=items, cut=asdict(cut))
     return {"file": task["name"], "format": task["format"], **entry} if "format" in task else entry
 
@@ -227,20 +327,35 @@ def read_questions(benchmarks: Path, tasks: Mapping[str, ScoredTask]) -> dict[st
 
 def _task_scores(name: str, task: ScoredTask, found: TaskResults, n: int) -> tuple[list[TaskScore], list[ItemValue]]:
     """Returns the scores of one task with n items, and the values of its items, metric by metric."""
-    values = dict(found.metrics[name])
-    own = {metric: {sample.item_id: sample.values[metric] for sample in found.samples[name]} for metric in values}
+    import numpy as np
+
+    from stages.evaluation.statistics.estimates import mean
+
+    samples = found.samples[name]
+    own = {metric: {one.item_id: one.values[metric] for one in samples if metric in one.values} for metric in found.metrics[name]}
+    own[ANSWER_BITS] = {one.item_id: bits for one in samples if (bits := one.answer_bits_per_byte) is not None}
+    values: dict[str, tuple[float, float | None]] = {}
+    for metric, value in found.metrics[name].items():
+        value_of_items, error = mean(np.array([*own[metric].values()])) if own[metric] else (math.nan, None)
+        if math.isclose(value_of_items, value, rel_tol=1e-9, abs_tol=1e-9):
+            values[metric] = value, error
+        else:
+            values[metric] = value, None
+            del own[metric]  # the metric is no mean over items, so the items have no values of which a part could be a score
     if task["kind"] == "continuation":
-        own["nll"] = {sample.item_id: -sample.loglikelihoods[0] for sample in found.samples[name]}
+        own["nll"] = {one.item_id: -one.loglikelihoods[0] for one in samples}
         values["perplexity"] = _perplexity(list(own["nll"].values()))
+    if own[ANSWER_BITS]:
+        values[ANSWER_BITS] = mean(np.array([*own[ANSWER_BITS].values()]))
     scores = []
     for metric, (value, error) in values.items():
         primary = metric == task["metric"]
         chance = task["chance"] if metric.startswith("acc") and task["kind"] == "multiple_choice" else None
         scores.append(TaskScore(name, metric, value, error, n, chance, primary and task["gate"], primary))
-    samples: list[ItemValue] = [
+    rows: list[ItemValue] = [
         {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
     ]
-    return scores, samples
+    return scores, rows
 
 
 def _perplexity(nll: list[float]) -> tuple[float, float | None]:

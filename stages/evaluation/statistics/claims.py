@@ -124,7 +124,7 @@ def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScore
     """Yields one verdict per task whose primary metric counts right answers."""
     for score in models[after].scores:
         task, metric = score["task"], score["metric"]
-        if not score["primary"] or task == VALIDATION:
+        if not score["primary"] or not metric.startswith(("acc", "exact_match")):
             continue
         claim = f"The {after} model answers more of {task} right than the {before} model ({metric})"
         ours, theirs = models[after].values.get((task, metric), {}), models[before].values.get((task, metric), {})

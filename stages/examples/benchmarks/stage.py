@@ -1,24 +1,38 @@
 """benchmarks: collects the benchmark items that models are scored on and that the training data must not contain.
 
 Guarantee: the artifact holds every item of every file. All items are indexed for decontamination, whether models are scored on them or
-not. The words of an item and the seed decide whether it is scored; the order of a file does not.
+not. The words of an item and the seed decide whether it is scored; the order of a file does not. A task of lm-eval's YAML files is asked
+exactly as lm-eval asks it, over files that the recipe gives; its documents are part of the artifact, which evaluate scores.
 Cost: one pass over the files; for docstrings, parsing of the packages' sources (about 0.5 s per MB).
-Source: stages/examples/benchmarks/tasks.py lists the file formats; stages/examples/items/held_out.py makes the held-out answers.
+Source: stages/examples/benchmarks/tasks.py lists the file formats; stages/examples/items/lm_eval_tasks.py builds lm-eval's tasks;
+stages/examples/items/held_out.py makes the held-out answers.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.examples.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, benchmark_task
-from stages.record.contract.declaration import Artifact, Context, ExternalFile, Name, NamedFiles, Outcome, Packages, RecordCounts, Stage
+from stages.examples.benchmarks.lm_eval_items import DOCUMENTS
+from stages.examples.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, benchmark_task, yaml_task
+from stages.record.contract.declaration import (
+    Artifact,
+    Context,
+    External,
+    ExternalFile,
+    Name,
+    NamedFiles,
+    Outcome,
+    Packages,
+    RecordCounts,
+    Stage,
+)
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.report_section import Section, SectionTable
 from stages.record.contract.side_table import Column, SideTable
@@ -54,12 +68,41 @@ class HeldOutAnswers(StageConfig):
         return self
 
 
+class LmEvalTasks(StageConfig):
+    """Tasks of lm-eval, by the YAML files inside the installed lm-eval or of your own, over data that you give. Nothing is downloaded."""
+
+    tasks: tuple[Name, ...] = ()
+    """Tasks and groups of lm-eval by name, such as arc_easy, hellaswag, mmlu or gsm8k. Their prompts, examples, answers and metrics are lm-eval's,
+    and so are the names of their scores. A task whose answers are programs to run (humaneval) is refused."""
+    own: NamedFiles = ()
+    """YAML files of your own in lm-eval's form, one task each, without functions, `include` and data set. Their scores are named loam_ and the
+    name of the task."""
+    data: dict[Name, NamedFiles] = Field(default_factory=dict)
+    """Task -> the files of its data set, JSON Lines (plain or .gz) or Parquet, with the fields that its YAML reads. A file's name has the split as a
+    word: test.jsonl, train-00000-of-00001.parquet; a single file is the split that is scored. Files of a group (mmlu) are divided by their field
+    `subject`."""
+    num_fewshot: dict[Name, int] = Field(default_factory=dict)
+    """Task -> number of examples in each prompt, drawn as lm-eval draws them. Without an entry, it is the YAML's (gsm8k: 5), or 0."""
+    limit: int | None = Field(None, ge=1)
+    """Only the first documents of each task are scored, as with lm-eval's --limit; all are searched for in training data. null scores all."""
+    harness: Annotated[tuple[Literal["lm-eval"]], External("packages")] = ("lm-eval",)
+    """The distribution whose YAML files are read. Its version is in the key."""
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> LmEvalTasks:
+        if not self.tasks and not self.own:
+            raise ValueError("lm_eval asks nothing: name tasks of lm-eval in tasks, or YAML files in own")
+        if low := next((name for name, shots in self.num_fewshot.items() if shots < 0), ""):
+            raise ValueError(f"num_fewshot of {low} is less than 0")
+        return self
+
+
 ITEMS = SideTable(
     "items", "benchmark_items", "an item of a benchmark",
     {
         "task": Column("string", "the benchmark"),
         "item_id": Column("string", "the item"),
-        "kind": Column("string", "multiple_choice or continuation"),
+        "kind": Column("string", "multiple_choice, continuation or generation"),
         "context": Column("string", "what the model reads"),
         "choices": Column("list<string>", "the answers that it may give"),
         "gold": Column("int32", "position of the right one"),
@@ -96,6 +139,8 @@ class Benchmarks(StageConfig):
     record can be read in two formats, a mapping with all fields of one of them decides."""
     docstrings: HeldOutAnswers | None = None
     """Tasks from the documentation of installed packages; null makes none."""
+    lm_eval: LmEvalTasks | None = None
+    """Tasks of lm-eval, and YAML tasks of your own; null makes none."""
     max_scored_items: int = Field(1000, ge=1)
     """Maximum number of scored items per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
     ngram_words: int = Field(13, ge=2, le=1000)
@@ -111,7 +156,8 @@ class Benchmarks(StageConfig):
     @property
     def off(self) -> str:
         """Why the node is off; empty if there are files or docstrings."""
-        return "" if self.files or self.docstrings else "no benchmarks are given: set benchmarks.files or benchmarks.docstrings"
+        given = self.files or self.docstrings or self.lm_eval
+        return "" if given else "no benchmarks are given: set benchmarks.files, benchmarks.docstrings or benchmarks.lm_eval"
 
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Benchmarks:
@@ -179,6 +225,10 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
         ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
         for name, items in _from_docstrings(config.docstrings, ctx.seed, out).items():
             task, of_task = benchmark_task(name, items, config.max_scored_items, ctx.seed)
+            tasks.append(task)
+            rows += of_task
+    if config.lm_eval:
+        for task, of_task in _from_yaml(config.lm_eval, {task.name for task in tasks}, out, ctx):
             tasks.append(task)
             rows += of_task
     write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
@@ -320,6 +370,30 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     return {COMPLETE: complete, WHAT: what}
 
 
+def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
+    """Yields the YAML tasks with their rows. taken: names of other tasks.
+
+    Raises:
+        StageError: A task has the name of another.
+    """
+    from stages.examples.benchmarks.lm_eval_items import AskedTasks, read_tasks
+
+    ctx.log("reading the YAML tasks " + ", ".join([*config.tasks, *(Path(path).name for path in config.own)]))
+    data = {name: ctx.files(f"lm_eval.data.{name}") for name in config.data}
+    asked = AskedTasks(config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit)
+    for one in read_tasks(asked, out, ctx):
+        if one.name in taken:
+            do = "Remove one of them, or rename the file."
+            raise StageError(f"A file and a YAML make the task {one.name!r}.", where="benchmarks", do=do)
+        about: dict[str, str | int | tuple[str, ...]] = {
+            "yaml": one.yaml,
+            "version": one.version,
+            "num_fewshot": one.num_fewshot,
+            "groups": one.groups,
+        }
+        yield yaml_task(one.name, one.items, config.limit, one.metric, "" if one.official else one.yaml, about)
+
+
 def unscored_section(artifact: Artifact) -> Section | None:
     """Returns the tasks that no model is scored on, with the reasons; None if models are scored on all."""
     entries = json.loads((artifact.path / "tasks.json").read_text(encoding="utf-8"))
@@ -342,16 +416,17 @@ STAGE = Stage(
         "ngrams": "different n-grams in the index",
     },
     output="benchmarks",
-    tables=(ITEMS, ANSWERS),
+    tables=(ITEMS, ANSWERS, DOCUMENTS),
     section=unscored_section,
     unit="items",
-    does="task files by path, or tasks from held-out answers",
+    does="task files by path, lm-eval's tasks over given data, or tasks from held-out answers",
     versions=(
         "first version",
         "the n-gram index is published; words as under NFKC_Casefold",
         "chance is that of the scored items, not of all",
         "questions with choices are multiple choice; a record with two readings is refused",
         "in scripts without spaces, n-grams are of characters",
+        "tasks of lm-eval's YAML files and of a user's",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -1,24 +1,28 @@
 """Makes a benchmark task from its items: the entry of tasks.json, and the rows of items.parquet with the items that are scored.
 
-Guarantee: the words of an item and the seed decide whether it is scored; the order of the items does not.
+Guarantee: the words of an item and the seed decide whether it is scored; the order of the items does not. Of a YAML task, the first documents
+are scored, as lm-eval's `limit` has it.
 Cost: one hash per item.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from stages.corpus.text.hash_sampling import hash_value
 from stages.examples.items.benchmark_format import Item
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 COMPLETE = "docs_complete"
 WHAT = "docs_what"
 """Names of the two tasks that are made from documentation."""
 OWN_FORM = "loam_"
-"""Begins the name of a score whose questions are worded by Loam and not by the benchmark's authors or lm-eval."""
+"""Begins the name of a score whose questions are worded by Loam or a user's YAML, and not by the benchmark's authors or lm-eval."""
 
 
 class ItemRow(TypedDict):
@@ -43,14 +47,15 @@ class BenchmarkTask:
 
     Attributes:
         name: Name of the task.
-        kind: "multiple_choice" or "continuation".
+        kind: "multiple_choice", "continuation" or "generation".
         metric: Metric that counts, as lm-eval names and computes it; None where no item is scored.
         gate: Whether a claim of the report depends on the task.
         chance: Expected accuracy of guessing, 0 to 1.
-        description: What the task tests, or why its items are not scored.
+        description: What the task tests or how it is asked, or why its items are not scored.
         items: Number of items.
         scored_items: Number of scored items.
-        format: Name of the file's format; empty for a task from documentation.
+        format: Name of the file's format, or of a user's YAML; empty for a task from documentation and for one of lm-eval's YAML files.
+        lm_eval: How lm-eval asks it, of a YAML task: `yaml`, `version`, `num_fewshot`, and `groups`, the groups that it is of.
     """
 
     name: str
@@ -62,14 +67,17 @@ class BenchmarkTask:
     items: int
     scored_items: int
     format: str = ""
+    lm_eval: Mapping[str, str | int | tuple[str, ...]] | None = None
 
-    def entry(self) -> dict[str, str | float | bool | None]:
-        """Returns the entry as tasks.json holds it: a task from documentation has no `format`."""
-        return {name: value for name, value in asdict(self).items() if name != "format" or value}
+    def entry(self) -> dict[str, JsonValue]:
+        """Returns the entry as tasks.json holds it, without `format` and `lm_eval` where they are empty."""
+        return {name: value for name, value in asdict(self).items() if name not in ("format", "lm_eval") or value}
 
 
 def scored_name(name: str, form: str) -> str:
     """Returns the name of the scores of a task: a file's task with OWN_FORM before it. A task from documentation exists in Loam alone.
+
+    A task of lm-eval's own YAML has lm-eval's name, and one of a user's YAML OWN_FORM and its name.
 
     The items of a file are asked in Loam's own wording, whatever benchmark they are from. The prefix tells such a score from that of lm-eval's
     task, or of another tool, with the name of the file.
@@ -88,18 +96,36 @@ def benchmark_task(name: str, items: Sequence[Item], limit: int, seed: int) -> t
     """Returns a task and the rows of its items. limit: number of items to score, chosen by hash of their words."""
     ids = list(_item_ids(items))
     scored = set(sorted(ids, key=lambda i: (hash_value(seed, "scored items", i), i))[:limit])
-    kind = items[0].kind
-    choice = kind == "multiple_choice"
-    options = [len(item.choices) for item_id, item in zip(ids, items, strict=True) if item_id in scored]
-    chance = sum(1 / n for n in options) / len(options) if choice and options else 0.0
     described = {
         COMPLETE: "the second half of a documentation sentence that is held out from training, among halves of near length",
         WHAT: "what a documented object does, in a sentence that is held out from training; reported, no gate",
     }
+    choice = items[0].kind == "multiple_choice"
     metric = "acc_mutual_info" if name in described else "acc_norm" if choice else "acc"
-    task = BenchmarkTask(name, kind, metric if scored else None, name == COMPLETE, round(chance, 6), described.get(name, "from a file"),
-                         len(items), len(scored))  # fmt: skip
-    return task, [
+    task = BenchmarkTask(name, items[0].kind, metric if scored else None, name == COMPLETE, _chance(items, ids, scored),
+                         described.get(name, "from a file"), len(items), len(scored))  # fmt: skip
+    return task, _rows(name, items, ids, scored)
+
+
+def yaml_task(
+    name: str, items: Sequence[Item], limit: int | None, metric: str, form: str, lm_eval: Mapping[str, str | int | tuple[str, ...]]
+) -> tuple[BenchmarkTask, list[ItemRow]]:
+    """Returns the task of a YAML and the rows of its items, of which the first `limit` are scored. metric, form and lm_eval: see `BenchmarkTask`."""
+    ids = list(_item_ids(items))
+    scored = set(ids[:limit])
+    described = "asked as its YAML says" if form else "asked as lm-eval's YAML says"
+    task = BenchmarkTask(name, items[0].kind, metric, False, _chance(items, ids, scored), described, len(items), len(scored), form, lm_eval)
+    return task, _rows(name, items, ids, scored)
+
+
+def _chance(items: Sequence[Item], ids: Sequence[str], scored: Collection[str]) -> float:
+    """Returns the expected accuracy of guessing among the choices of the scored items; 0 without choices."""
+    options = [len(item.choices) for item_id, item in zip(ids, items, strict=True) if item_id in scored and item.choices]
+    return round(sum(1 / n for n in options) / len(options), 6) if options else 0.0
+
+
+def _rows(name: str, items: Sequence[Item], ids: Sequence[str], scored: Collection[str]) -> list[ItemRow]:
+    return [
         {"task": name, "item_id": item_id, "kind": item.kind, "context": item.context, "choices": list(item.choices), "gold": item.gold,
          "question": item.question, "answer": item.answer, "texts": list(item.texts), "split": "test", "scored": item_id in scored}
         for item_id, item in zip(ids, items, strict=True)

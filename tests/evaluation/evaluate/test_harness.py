@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stages.evaluation.evaluate.harness import TaskResults, run_tasks, windows
 from stages.evaluation.evaluate.lm_eval_model import make_lm
 from stages.evaluation.evaluate.score import load_model
+from stages.record.contract.errors import StageError
 from tests.stages import tiny_model
 
 CHOICES = [
@@ -51,7 +52,7 @@ def test_equals_lm_evals_own_wrapper(ours: tuple[Any, Any], theirs: Any, batch_s
     tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
     own, oracle = (run_tasks(lm, tasks, kinds, chat=False) for lm in (make_lm(*ours, 64, batch_size), theirs))
     assert own.metrics == oracle.metrics
-    assert set(own.metrics["choose"]) == {"acc", "acc_norm", "acc_mutual_info"} and own.metrics["choose"]["acc"][1] > 0
+    assert set(own.metrics["choose"]) == {"acc", "acc_norm", "acc_mutual_info"} and own.metrics["choose"]["acc"] > 0
     a, b = loglikelihoods(own), loglikelihoods(oracle)
     assert a.keys() == b.keys() and len(a) == len(CHOICES) + len(CONTINUED)
     for key in a:
@@ -138,9 +139,67 @@ def test_rolling_equals_the_wrapper_without_its_second_beginning_of_text(ours: t
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_generation_is_refused(ours: tuple[Any, Any]) -> None:
-    with pytest.raises(NotImplementedError, match="a task that generates text cannot be evaluated"):
-        make_lm(*ours, 64, 1).generate_until([])
+def generation(context: str, until: list[str], new_tokens: int) -> Any:
+    from types import SimpleNamespace
+
+    return SimpleNamespace(args=(context, {"until": until, "max_gen_toks": new_tokens, "do_sample": False}))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_generated_answers_are_those_of_the_wrapper(ours: tuple[Any, Any], theirs: Any, batch_size: int) -> None:
+    """Catches: padding that is attended to, a stop string that is kept or missed, another row's stop, a prompt that is cut elsewhere."""
+    contexts = [f"The {word} of its" for word in ("sum", "copy of the first name", "z")] + ["The length of it " * 12]
+    whole = theirs.generate_until([generation(context, [], 24) for context in contexts], disable_tqdm=True)
+    assert all(len(text) > 8 for text in whole), "the model writes enough to stop in"
+    asked = [generation(context, [], 24) for context in contexts]
+    for context, text in zip(contexts, whole, strict=True):
+        asked += [generation(context, [text[place : place + 3]], 24) for place in (0, 2, 5)] + [generation(context, ["never~"], 7)]
+    lm = make_lm(*ours, 64, batch_size)
+    found, expected = lm.generate_until(asked), theirs.generate_until(asked, disable_tqdm=True)
+    assert found == expected and len({*found}) > 6
+    too_long = len(ours[1].encode(contexts[3])) - (64 - 24)
+    assert too_long > 0 and {args[0]: one.tokens for args, one in lm.excess.items() if "24" in args[1]} == {contexts[3]: too_long}
+
+
+def test_an_answer_that_may_fill_the_context_is_refused(ours: tuple[Any, Any]) -> None:
+    with pytest.raises(StageError, match="lets the model write 64 tokens, and its context is 64"):
+        make_lm(*ours, 64, 1).generate_until([generation("The", [], 64)])
+
+
+def test_an_interrupted_evaluation_goes_on_with_the_answers_that_it_had(ours: tuple[Any, Any], tmp_path: Path, monkeypatch: Any) -> None:
+    """Catches: answers that are lost, asked twice, or given to another request, and a line that a kill cut off."""
+    from stages.evaluation.evaluate import lm_eval_model
+    from stages.evaluation.evaluate.kept_answers import KeptAnswers
+
+    monkeypatch.setattr(lm_eval_model, "BATCHES_KEPT", 1)
+    path, passes = tmp_path / "answers.jsonl", []
+    real = ours[0].base_model.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        passes.append(1)
+        if len(passes) == limit:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(ours[0].base_model, "forward", counted)
+    tasks, kinds = {"choose": CHOICES, "go_on": CONTINUED}, {"choose": "multiple_choice", "go_on": "continuation"}
+    limit = 0
+    whole = run_tasks(make_lm(*ours, 64, 4), tasks, kinds, chat=False)
+    every = len(passes)
+    passes.clear()
+    limit = every - 2
+    with pytest.raises(KeyboardInterrupt):
+        run_tasks(make_lm(*ours, 64, 4, kept=KeptAnswers(path)), tasks, kinds, chat=False)
+    assert path.read_bytes().count(b"\n") == limit - 1
+    path.write_bytes(path.read_bytes() + b'{"cut off": [')
+    passes.clear()
+    limit = 0
+    again = run_tasks(make_lm(*ours, 64, 4, kept=KeptAnswers(path)), tasks, kinds, chat=False)
+    assert len(passes) == 3 and loglikelihoods(again) == loglikelihoods(whole) and again.metrics == whole.metrics
+    asked = [generation("The sum of its", [], 5)]
+    text = make_lm(*ours, 64, 4, kept=KeptAnswers(path)).generate_until(asked)
+    passes.clear()
+    assert make_lm(*ours, 64, 4, kept=KeptAnswers(path)).generate_until(asked) == text and not passes
 
 
 @settings(deadline=None)

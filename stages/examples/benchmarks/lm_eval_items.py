@@ -1,0 +1,384 @@
+"""Reads the data of lm-eval's tasks and of a user's YAML tasks, and makes benchmark items of what the tasks ask.
+
+An item is one document of the split that the task scores. Its texts, which are searched for in training data, are the fields of the document
+that the prompt shows, with the right answer after the last of them, and the prompt with the right answer as the model would read it.
+Guarantee: every document of a task is rendered here, without examples before it, so a file that lacks a field, a null in a field and an
+answer that is no choice are found before any training. What a task is asked is lm-eval's (stages/examples/items/lm_eval_tasks.py).
+Cost: 0.2 ms per document and template.
+Source: lm-eval 0.4.13.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.examples.items.benchmark_format import Item
+from stages.examples.items.lm_eval_tasks import Document, TaskDefinition, TaskSpec, find_tasks, load_tasks, own_task
+from stages.record.contract.errors import StageError
+from stages.record.contract.side_table import Column, SideTable
+from stages.record.store.external import local_path
+from stages.record.tables.jsonl import SHOWN_CHARS, base_name, parquet_columns, parquet_rows, place, read_records
+
+if TYPE_CHECKING:
+    from stages.record.contract.declaration import Context, ExternalFile
+
+DOCUMENTS = SideTable(
+    "task_documents", "task_documents", "a record of the data of a YAML task, as its templates read it",
+    {
+        "task": Column("string", "lm-eval's name of the task; loam_ and the name for a YAML of the recipe"),
+        "split": Column("string", "the split that the YAML names"),
+        "document": Column("string", "the record, as JSON"),
+    },
+)  # fmt: skip
+KINDS = {"multiple_choice": "multiple_choice", "loglikelihood": "continuation", "generate_until": "generation"}
+"""Output type of lm-eval -> kind of an item."""
+RENDERED = ("doc_to_text", "doc_to_target", "doc_to_choice", "gen_prefix", "description")
+GREEDY = frozenset(
+    ("until", "do_sample", "temperature", "top_p", "top_k", "max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+)
+"""Settings of a generation that greedy decoding follows or that have no effect on it."""
+SHORTEST = 12  # characters of a field that is searched for by itself
+UNREAD = "Give the official data set's own fields, or write a YAML of your own over the fields that the file has (benchmarks.lm_eval.own)."
+
+
+@dataclass(frozen=True)
+class YamlTask:
+    """A task of a YAML with its items, in the order of its documents.
+
+    Attributes:
+        name: Its name in tasks.json.
+        yaml: The YAML: a path inside lm_eval/tasks, or the name of a user's file.
+        version: What the YAML says of its version.
+        metric: The main metric, as the scores name it.
+        num_fewshot: Examples in a prompt.
+        official: Whether the YAML is lm-eval's.
+        groups: The groups that it is of.
+        items: The items.
+    """
+
+    name: str
+    yaml: str
+    version: str
+    metric: str
+    num_fewshot: int
+    official: bool
+    groups: tuple[str, ...]
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class AskedTasks:
+    """The settings of benchmarks.lm_eval with their files (see `LmEvalTasks`). data: task or group -> its files."""
+
+    tasks: Sequence[str]
+    own: Sequence[ExternalFile]
+    data: Mapping[str, Sequence[ExternalFile]]
+    num_fewshot: Mapping[str, int]
+    limit: int | None
+
+
+def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
+    """Returns the tasks with their items. Writes their spec and task_documents.parquet into the folder `out`.
+
+    A task that cannot be asked is a StageError: its data have not its fields or splits, or Loam does not run it.
+    """
+    from stages.record.tables.parquet import schema, write_rows
+
+    where = "benchmarks.lm_eval"
+    definitions, folders = find_tasks(asked.tasks, f"{where}.tasks")
+    definitions += [own_task(local_path(file, ctx.scratch / "data").read_bytes(), file.uri) for file in asked.own]
+    shots = {one.name: asked.num_fewshot[one.given] for one in definitions if one.given in asked.num_fewshot}
+    for one in definitions:
+        _refuse(one, shots.get(one.name), f"{where}: {one.yaml}")
+    given = {one.name: _data_of(one, asked.data) for one in definitions}
+    _refuse_unused(asked, definitions, given.values())
+    own = {one.name: one.config for one in definitions if not one.official}
+    yaml = {one.name: one.yaml for one in definitions if one.official}
+    spec = TaskSpec((*asked.tasks, *own), yaml, folders, own, shots, asked.limit)
+    rows, tasks = [], []
+    read = cache(lambda file: _documents(file, ctx))  # the tasks of a group share files
+    for one in definitions:
+        splits = _read_splits(one, one.shots(shots.get(one.name)), given[one.name], asked.data[given[one.name]], read)
+        rows += [
+            {"task": one.name, "split": split, "document": json.dumps(document, ensure_ascii=False)}
+            for split, documents in splits.items()
+            for document in documents
+        ]
+        tasks.append(_read_items(one, spec, splits, asked.data[given[one.name]]))
+    write_rows(out / "task_documents.parquet", schema(**DOCUMENTS.types), rows)
+    spec.write(out)
+    return tasks
+
+
+def main_metric(task: Any) -> str:
+    """Returns the metric of an lm-eval task that counts, with its filter if it has one: acc_norm, else acc, else exact_match, else the first."""
+    names = list(task.aggregation())
+    metric = next((name for name in ("acc_norm", "acc", "exact_match") if name in names), names[0])
+    chosen = str(task._filters[0].name)
+    return metric if chosen == "none" else f"{metric},{chosen}"
+
+
+def _refuse(task: TaskDefinition, shots: int | None, where: str) -> None:
+    """Refuses what Loam does not run.
+
+    Raises:
+        StageError: The task runs generated programs, samples, asks about pictures, takes a metric from the network, or scores whole texts.
+    """
+    config = task.config
+    kwargs = config.get("generation_kwargs") or {}
+    metrics = [metric for metric in config.get("metric_list") or () if isinstance(metric, Mapping)]
+    fault = do = ""
+    if config.get("unsafe_code"):
+        fault, do = (
+            "runs programs that the model writes (unsafe_code), which Loam does not",
+            "Score the exported model with lm-eval itself.",
+        )
+    elif config.get("class"):
+        fault, do = "is a Python class, not a YAML of templates", "Name another task."
+    elif config.get("doc_to_image") or config.get("doc_to_audio"):
+        fault, do = "asks about pictures or sounds", "Name a task of text."
+    elif config.get("use_prompt"):
+        fault, do = "takes its prompt from promptsource, which is downloaded", "Write the prompt into a YAML of your own."
+    elif (output := config.get("output_type", "generate_until")) not in KINDS:
+        fault, do = f"scores whole texts ({output})", "evaluate scores held-out documents in bits per byte."
+    elif kwargs.get("do_sample") or kwargs.get("temperature") or int(config.get("repeats", 1)) > 1:
+        fault, do = "samples its answers, and Loam writes the most likely token", "Name a task with do_sample: false."
+    elif unknown := sorted(set(kwargs) - GREEDY):
+        fault, do = f"generates with {unknown[0]!r}, which Loam does not carry", "Remove it in a YAML of your own."
+    elif remote := next((metric["metric"] for metric in metrics if metric.get("hf_evaluate") or not _known(metric["metric"], task)), ""):
+        fault, do = f"takes the metric {remote} from Hugging Face's evaluate, which downloads code", "Use a metric of lm-eval."
+    elif shots and config.get("num_fewshot") == 0:
+        fault, do = "has num_fewshot: 0 in its YAML, which lm-eval never changes", "Remove it from benchmarks.lm_eval.num_fewshot."
+    if fault:
+        raise StageError(f"The task {task.name} {fault}.", where=where, do=do)
+
+
+def _known(metric: str, task: TaskDefinition) -> bool:
+    """Returns whether lm-eval has a metric itself. Functions of its own YAML files are read as paths."""
+    import lm_eval.api.metrics  # noqa: F401 - it fills the registry
+    from lm_eval.api.registry import metric_registry
+
+    return bool(task.yaml) and metric.startswith("/") or metric in metric_registry or bool(task.config.get("process_results"))
+
+
+def _data_of(task: TaskDefinition, data: Mapping[str, Sequence[ExternalFile]]) -> str:
+    """Returns the entry of benchmarks.lm_eval.data with the files of a task: its own, or that of its nearest group.
+
+    Raises:
+        StageError: There is none, or the files of a group cannot be divided because the YAML has no dataset_name.
+    """
+    if task.given in data:
+        return task.given
+    group = next((name for name in task.groups if name in data), "")
+    if group and task.config.get("dataset_name"):
+        return group
+    raise StageError(
+        f"No data are given for the task {task.given}.",
+        where="benchmarks.lm_eval.data",
+        do=f"Add {task.given}: FILES, the files of the data set {task.config.get('dataset_path') or 'that its YAML reads'}.",
+    )
+
+
+def _refuse_unused(asked: AskedTasks, tasks: Sequence[TaskDefinition], used: Iterable[str]) -> None:
+    """Refuses settings that contradict the tasks.
+
+    Raises:
+        StageError: No task makes use of an entry of data or num_fewshot, or two tasks have one name.
+    """
+    names = [one.given for one in tasks]
+    for setting, unknown in (("data", set(asked.data) - set(used)), ("num_fewshot", set(asked.num_fewshot) - set(names))):
+        if unknown:
+            raise StageError(
+                f"No task takes the entry {min(unknown)!r}.",
+                where=f"benchmarks.lm_eval.{setting}",
+                do=f"Remove it, or name one of the tasks: {', '.join(names)}.",
+            )
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise StageError(f"Two YAML files make the task {twice!r}.", where="benchmarks.lm_eval", do="Name one of them, or rename yours.")
+
+
+def _read_splits(
+    task: TaskDefinition, shots: int, entry: str, files: Sequence[ExternalFile], read: Callable[[ExternalFile], list[Document]]
+) -> dict[str, list[Document]]:
+    """Returns split -> documents, of the splits that the task needs: the one it scores and, with examples, the one they are from.
+
+    Args:
+        task: The task.
+        shots: Examples in a prompt.
+        entry: The entry of data that has the files.
+        files: The files.
+        read: Returns the records of a file.
+
+    Raises:
+        StageError: A split has no file or no record, or a file is of no split.
+    """
+    where = f"benchmarks.lm_eval.data.{entry}"
+    of_split: dict[str, list[ExternalFile]] = {}
+    for file in files:
+        named = [split for split in task.splits if split in re.split(r"[^0-9A-Za-z]+", base_name(file))]
+        if len(named) > 1 or not named and len(files) > 1:
+            what = f"names two splits, {' and '.join(named)}" if named else "names no split"
+            raise StageError(
+                f"The name of {base_name(file)} {what}.",
+                where=where,
+                do=f"Name each file by its split: {', '.join(task.splits)}.",
+            )
+        of_split.setdefault(named[0] if named else task.eval_split, []).append(file)
+    examples = task.fewshot_split() if shots else ""
+    for split, why in ((task.eval_split, "scores"), (examples, f"takes its {shots} examples from")):
+        if split and split not in of_split:
+            raise StageError(
+                f"No file of {entry} is of the split {split!r}, which the task {task.given} {why}.",
+                where=where,
+                do=f"Add the file, with the word {split} in its name.",
+            )
+    needed = [split for split in dict.fromkeys((task.eval_split, examples)) if split]
+    subject = "" if entry == task.given else str(task.config["dataset_name"])
+    found = {split: [one for file in of_split[split] for one in _of_subject(read(file), subject, file)] for split in needed}
+    if empty := next((split for split, documents in found.items() if not documents), ""):
+        about = f" with subject {subject!r}" if subject else ""
+        raise StageError(f"The split {empty!r} of {task.given} has no record{about}.", where=where, do="Give the files of the data set.")
+    return found
+
+
+def _of_subject(documents: list[Document], subject: str, file: ExternalFile) -> list[Document]:
+    """Returns the records with this `subject`, of a file for a whole group; "" returns all.
+
+    Raises:
+        StageError: The records have no such field.
+    """
+    if subject and any("subject" not in document for document in documents):
+        raise StageError(
+            f"{base_name(file)} has no field 'subject', which says of which task of the group a record is.",
+            where=file.uri,
+            do="Name the files of each task of the group in benchmarks.lm_eval.data.",
+        )
+    return [document for document in documents if document["subject"] == subject] if subject else documents
+
+
+def _documents(file: ExternalFile, ctx: Context) -> list[Document]:
+    """Returns the records of a JSON Lines or Parquet file.
+
+    `ctx.drop` gets a record without a field that the first one has, and one that JSON cannot hold.
+    """
+    local = local_path(file, ctx.scratch / "data")
+    records: Iterator[tuple[int, Document]]
+    if file.uri.endswith(".parquet"):
+        records = parquet_rows(local, file, parquet_columns(local, file), ctx)
+    else:
+        records = ((record.line, record.value) for record in read_records([file], ctx))
+    found: list[Document] = []
+    for number, document in records:
+        absent = sorted(set(found[0] if found else ()) - set(document))
+        fault = f"the record has no field {absent[0]!r}, which this file's first record has" if absent else ""
+        if not fault:
+            try:
+                found.append(json.loads(json.dumps(document, allow_nan=False)))
+            except (TypeError, ValueError) as error:
+                fault = f"the record holds a value that is no JSON ({error})"
+        if fault:
+            ctx.drop(fault, place(file, number), str(document)[:SHOWN_CHARS])
+    return found
+
+
+def _read_items(task: TaskDefinition, spec: TaskSpec, splits: Mapping[str, list[Document]], files: Sequence[ExternalFile]) -> YamlTask:
+    """Returns a task with its items.
+
+    Raises:
+        StageError: The YAML cannot be rendered over a document.
+    """
+    import contextlib
+    import io
+
+    from jinja2 import TemplateError
+    from pyarrow import ArrowException
+
+    named = ", ".join(dict.fromkeys(base_name(file) for file in files))
+    items: list[Item] = []
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # hides the progress bars of datasets; errors are still raised
+            made: Any = load_tasks(replace(spec, asked=(task.name,)), {task.name: splits})["tasks"][task.name]
+            needed = _fields_read(made)
+            for document in made.eval_docs:
+                items.append(_item(made, document, needed))
+    except (KeyError, TemplateError, ValueError, TypeError, IndexError, AttributeError, SyntaxError, ArrowException) as error:
+        name = _missing(error)
+        what = f"{named} has no field {name!r}, which {task.yaml} reads" if name else f"{named} does not fit {task.yaml}: {error}"
+        where = f"benchmarks.lm_eval, task {task.given}, record {len(items) + 1:,} of the split {task.eval_split}"
+        raise StageError(f"{what}.", where=where, do=UNREAD) from None
+    version = str((made.config.metadata or {}).get("version", ""))
+    return YamlTask(task.given, task.yaml, version, main_metric(made), made.config.num_fewshot, task.official, task.groups, items)
+
+
+def _missing(error: Exception) -> str:
+    """Returns the field whose absence an error of a template or function says; "" if it says something else."""
+    if isinstance(error, KeyError):
+        return str(error.args[0])
+    found = re.search(r"'(\w+)' is undefined|no attribute '(\w+)'", str(error))
+    return (found[1] or found[2]) if found else ""
+
+
+def _fields_read(task: Any) -> set[str]:
+    """Returns the fields of a document that the templates of a task name: a single word, or the variables of a template.
+
+    Raises:
+        KeyError: The documents have not one of them. lm-eval takes a single word that is no field for the text itself.
+    """
+    from jinja2 import meta
+    from lm_eval import utils
+
+    found: set[str] = set()
+    for name in RENDERED:
+        value = getattr(task.config, name)
+        if not isinstance(value, str):
+            continue
+        if name in RENDERED[:3] and re.fullmatch(r"[A-Za-z_]\w*", value):
+            found.add(value)
+        else:
+            found |= meta.find_undeclared_variables(utils.env.parse(value))
+    if absent := sorted(found - set(task.features)):
+        raise KeyError(absent[0])
+    return found
+
+
+def _item(task: Any, document: Document, needed: Iterable[str]) -> Item:
+    """Returns what a task asks about a document, without examples before it. needed: fields that are not to be null.
+
+    Raises:
+        ValueError: A field is null, or the right answer is none of the choices.
+    """
+    if null := next((name for name in sorted(needed) if document[name] is None), ""):
+        raise ValueError(f"the field {null!r} is null")
+    kind = KINDS[task.OUTPUT_TYPE]
+    text, target = task.doc_to_text(document), task.doc_to_target(document)
+    choices = tuple(map(str, task.doc_to_choice(document))) if task.config.doc_to_choice is not None else ()
+    prefix = f"{task.config.target_delimiter}{told}" if (told := task.doc_to_prefix(document)) else ""
+    gold = text if task.multiple_input else target[0] if isinstance(target, list) else target
+    if choices:
+        gold = choices.index(gold) if isinstance(gold, str) and gold in choices else gold
+        if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(choices):
+            raise ValueError(f"the answer {gold!r} is none of the {len(choices)} choices")
+    if task.multiple_input:  # each choice is a prompt, and one answer follows all of them
+        context, answer = choices[gold], str(target).strip()
+    else:
+        context, answer = str(text), (choices[gold] if choices else str(gold)).strip()
+    context += prefix
+    shown = [context] if task.multiple_input else _shown(document, context) or [context]
+    texts = (*shown, f"{shown[-1]} {answer}", f"{context} {answer}")
+    return Item(kind, context, choices, gold if choices else 0, shown[-1], answer, tuple(dict.fromkeys(texts)))
+
+
+def _shown(document: Document, prompt: str) -> list[str]:
+    """Returns the texts of a document that a prompt shows as they are, in the order of the prompt. Other words of the prompt are the YAML's.
+
+    A text inside another one and a short one, such as a subject, are left out.
+    """
+    texts = {text for value in document.values() if isinstance(value, str) and len(text := value.strip()) >= SHORTEST and text in prompt}
+    outer = [text for text in texts if not any(text != other and text in other for other in texts)]
+    return sorted(outer, key=prompt.index)

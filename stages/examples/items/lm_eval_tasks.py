@@ -1,0 +1,360 @@
+"""Builds lm-eval's task objects from its own YAML files, or from a user's, over documents that are in memory.
+
+The stage benchmarks builds them to read what they ask, the stage evaluate to score a model. Both build the same: the YAML of the installed
+lm-eval with its Python functions, its few-shot sampler and the seed of `lm_eval.simple_evaluate`; only the data set is replaced.
+Guarantee: nothing is downloaded, and no code runs but that of the installed packages. A user's YAML holds no function and no `include`, and
+templates are rendered in Jinja's sandbox. The folders of the YAML files that were used are known by a digest (`TaskSpec.folders`).
+Cost: lm-eval's import takes 5 s. Finding names reads its 14,000 YAML files once (2 to 8 s); lm-eval's own index of them takes 15 to 40 s.
+Source: lm-eval 0.4.13, TaskManager and simple_evaluate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from pydantic import JsonValue
+
+from stages.examples.items.benchmark_task import OWN_FORM
+from stages.record.contract.errors import StageError
+from stages.record.store.names import refuse_name
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from lm_eval.tasks import TaskDict, TaskManager
+    from lm_eval.tasks._index import Entry
+
+SPEC = "lm_eval_tasks.json"
+"""The file of a benchmarks artifact that holds its TaskSpec."""
+FEWSHOT_SEED = 1234  # of simple_evaluate
+SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
+
+Document = dict[str, JsonValue]
+Documents = Mapping[str, Mapping[str, Sequence[Document]]]
+"""Task -> split -> its documents, in the order of the files."""
+
+
+class FewshotSettings(TypedDict, total=False):
+    """What is read of fewshot_config: the split of the examples, or the examples."""
+
+    split: str | None
+    samples: list[Document] | None
+
+
+class MetricSettings(TypedDict, total=False):
+    """What is read of an entry of metric_list. A function of lm-eval's is a path here."""
+
+    metric: str
+    hf_evaluate: bool
+
+
+TaskConfig = TypedDict(
+    "TaskConfig",
+    {
+        "task": str, "class": str, "output_type": str, "dataset_path": str | None, "dataset_name": str | None, "training_split": str | None,
+        "validation_split": str | None, "test_split": str | None, "fewshot_split": str | None, "fewshot_config": FewshotSettings | None,
+        "num_fewshot": int | None, "metric_list": list[MetricSettings], "generation_kwargs": dict[str, JsonValue], "repeats": int,
+        "unsafe_code": bool, "doc_to_image": JsonValue, "doc_to_audio": JsonValue, "use_prompt": str | None, "process_results": str | None,
+    },
+    total=False,
+)  # fmt: skip
+"""What is read of the YAML of a task, with functions as their names."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What lm-eval is to be asked.
+
+    Attributes:
+        asked: Names of tasks and groups.
+        yaml: Task of lm-eval -> its file below lm_eval/tasks.
+        folders: Folder below lm_eval/tasks with the YAML of such a name -> sha256 over its files.
+        own: Name -> configuration of a user's YAML.
+        num_fewshot: Task -> examples in a prompt, where the YAML's number is not taken.
+        limit: Only so many documents of each task are scored, the first ones; None scores all.
+    """
+
+    asked: tuple[str, ...]
+    yaml: Mapping[str, str] = field(default_factory=dict)
+    folders: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, TaskConfig] = field(default_factory=dict)
+    num_fewshot: Mapping[str, int] = field(default_factory=dict)
+    limit: int | None = None
+
+    def write(self, folder: Path) -> None:
+        """Writes the spec into the folder of an artifact."""
+        (folder / SPEC).write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class TaskDefinition:
+    """A task's YAML, with functions as their names.
+
+    Attributes:
+        name: lm-eval's name of the task, which is that of its scores.
+        given: Its name in the recipe and in tasks.json.
+        yaml: Path of the file below lm_eval/tasks, or the base name of a user's.
+        config: What it says, with what it includes.
+        official: Whether the file is lm-eval's.
+        groups: The groups that it is of, the nearest first.
+    """
+
+    name: str
+    given: str
+    yaml: str
+    config: TaskConfig
+    official: bool
+    groups: tuple[str, ...] = ()
+
+    @property
+    def eval_split(self) -> str:
+        """The split whose documents are scored; "" without one."""
+        return str(self.config.get("test_split") or self.config.get("validation_split") or "")
+
+    def shots(self, given: int | None) -> int:
+        """Returns the number of examples in a prompt. given: the recipe's; None takes the YAML's, which is 0 without one."""
+        return int(self.config.get("num_fewshot") or 0) if given is None else given
+
+    @property
+    def splits(self) -> list[str]:
+        """The splits that the YAML names, each once."""
+        config = self.config
+        named = (config.get("training_split"), config.get("validation_split"), config.get("test_split"), config.get("fewshot_split"))
+        return list(dict.fromkeys(split for split in named if split))
+
+    def fewshot_split(self) -> str:
+        """Returns the split that the examples in a prompt are drawn from; "" for examples that the YAML itself holds."""
+        own = self.config.get("fewshot_config") or FewshotSettings()
+        given = own.get("split") or self.config.get("fewshot_split")
+        if own.get("samples") and not given:
+            return ""
+        return given or next(iter(self.splits), "")
+
+
+def read_spec(folder: Path) -> TaskSpec | None:
+    """Returns the spec of a benchmarks artifact; None if it holds no task of a YAML."""
+    path = folder / SPEC
+    if not path.is_file():
+        return None
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return TaskSpec(**{**values, "asked": tuple(values["asked"])})
+
+
+def find_tasks(names: Sequence[str], where: str) -> tuple[list[TaskDefinition], dict[str, str]]:
+    """Returns (the tasks that the names mean, with those of groups; folder -> sha256 of the folders that define them).
+
+    Args:
+        names: Names of tasks and groups of lm-eval.
+        where: The setting, for messages.
+
+    Raises:
+        StageError: lm-eval has no such task or group.
+    """
+    if not names:
+        return [], {}
+    root = tasks_folder()
+    texts = {path: path.read_bytes() for path in sorted(root.glob("**/*.yaml"))}
+    folders: set[str] = set()
+    wanted = set(names)
+    while True:
+        found = {name: _defining(name, texts) for name in wanted}
+        if unknown := sorted(name for name, path in found.items() if path is None):
+            raise StageError(
+                f"lm-eval has no task or group of the name {unknown[0]!r}.",
+                where=where,
+                do="Name one of `lm_eval ls tasks`, or give a YAML.",
+            )
+        folders |= {path.parent.relative_to(root).as_posix() for path in found.values() if path}
+        index = _manager(folders).task_index
+        leaves, wanted = _members(names, index)
+        if not wanted:
+            break
+    made = [
+        TaskDefinition(name, name, index[name].yaml_path.relative_to(root).as_posix(), cast("TaskConfig", index[name].cfg), True, groups)
+        for name, groups in leaves.items()
+    ]
+    return made, {folder: _digest(root / folder) for folder in sorted(folders)}
+
+
+def load_tasks(spec: TaskSpec, documents: Documents) -> TaskDict:
+    """Returns lm-eval's task objects and groups, as `lm_eval.evaluate` takes them.
+
+    Args:
+        spec: What is asked.
+        documents: The documents of every task. A split without documents is taken as one that the task has not.
+    """
+    import logging
+
+    from lm_eval.tasks._index import Entry, Kind
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    _sandbox_templates()
+    manager = _manager(() if documents.keys() >= set(spec.asked) else spec.folders)  # only a group needs the files around its tasks
+    for name, splits in documents.items():
+        own = spec.own.get(name)
+        config = own or cast("TaskConfig", load_yaml(tasks_folder() / spec.yaml[name], resolve_func=True))
+        manager.task_index[name] = Entry(name, Kind.TASK, None, cfg={**config, **_replaced(config, splits)})
+    loaded = manager.load(list(spec.asked))
+    for name, task in loaded["tasks"].items():
+        shots = spec.num_fewshot.get(name, task.get_config("num_fewshot"))
+        task.set_config(key="num_fewshot", value=shots or 0)
+        task.set_fewshot_seed(seed=FEWSHOT_SEED)
+    return loaded
+
+
+def check_folders(spec: TaskSpec) -> None:
+    """Refuses YAML files of the installed lm-eval that are not those of the spec.
+
+    Raises:
+        StageError: A file of a folder differs.
+    """
+    for folder, digest in spec.folders.items():
+        if _digest(tasks_folder() / folder) != digest:
+            raise StageError(
+                "The tasks of the installed lm-eval are not those that the benchmarks were read with.",
+                where=f"lm_eval/tasks/{folder}",
+                do="Install the lm-eval of the benchmarks, or build them again.",
+            )
+
+
+def own_task(raw: bytes, where: str) -> TaskDefinition:
+    """Returns the task of a user's YAML, which is in lm-eval's form but names no data set. Its scores are named OWN_FORM and its name.
+
+    Args:
+        raw: The file.
+        where: Its path.
+
+    Raises:
+        StageError: It is not YAML, holds a function or a setting that is not allowed, or names no task.
+    """
+    from stages.record.contract.plain_yaml import BadYamlError, parse
+
+    if match := re.search(rb"!function\s*\S*", raw):
+        raise StageError(
+            f"The YAML of a task calls a function: {match[0].decode('utf-8', 'replace')[:60]}.",
+            where=where,
+            do="Only the YAML files inside lm-eval may. Say it with a template, and prepare the fields in the data.",
+        )
+    try:
+        config = parse(raw)
+    except BadYamlError as error:
+        raise StageError(f"The file is no YAML of a task: {error}.", where=f"{where}:{error.line}", do=error.do or "Correct it.") from None
+    if not isinstance(config, dict) or not isinstance(config.get("task"), str):
+        raise StageError("The YAML has no text `task`, the name of the task.", where=where, do="Add `task: NAME`.")
+    if refused := sorted(set(config) - OWN_SETTINGS):
+        raise StageError(
+            f"The YAML of a task has the setting {refused[0]!r}.",
+            where=where,
+            do=f"Remove it. A YAML of your own may have {', '.join(sorted(OWN_SETTINGS))}; the data are named in the recipe.",
+        )
+    given = config["task"].removeprefix(OWN_FORM)
+    name = OWN_FORM + given
+    refuse_name(given, "The task's name", where=where, rename="Name it")
+    return TaskDefinition(name, given, where.rpartition("/")[2], cast("TaskConfig", {**config, "task": name}), False)
+
+
+OWN_SETTINGS = frozenset((
+    "task", "task_alias", "output_type", "training_split", "validation_split", "test_split", "fewshot_split", "fewshot_config", "doc_to_text",
+    "doc_to_target", "doc_to_choice", "description", "target_delimiter", "fewshot_delimiter", "gen_prefix", "num_fewshot", "metric_list",
+    "generation_kwargs", "filter_list", "metadata",
+))  # fmt: skip
+
+
+def tasks_folder() -> Path:
+    """Returns the folder lm_eval/tasks of the installed lm-eval, without importing it."""
+    from importlib.util import find_spec
+
+    found = find_spec("lm_eval")
+    assert found and found.submodule_search_locations
+    return Path(found.submodule_search_locations[0]) / "tasks"
+
+
+def _manager(folders: Iterable[str]) -> TaskManager:
+    """Returns lm-eval's TaskManager over some folders below lm_eval/tasks, without those inside another of them."""
+    from lm_eval.tasks import TaskManager
+
+    root = tasks_folder()
+    paths = [root / folder for folder in sorted(folders)]
+    outer = [str(path) for path in paths if not any(other in path.parents for other in paths)]
+    return TaskManager(include_defaults=False, include_path=outer or None)
+
+
+def _defining(name: str, texts: Mapping[Path, bytes]) -> Path | None:
+    """Returns the first YAML file that defines a task or group; None without one."""
+    line = re.compile(rb"^[\"']?(?:task|group)[\"']?:\s*[\"']?" + re.escape(name.encode()) + rb"[\"']?\s*(?:#.*)?$", re.MULTILINE)
+    return next((path for path, text in texts.items() if name.encode() in text and line.search(text)), None)
+
+
+def _members(names: Iterable[str], index: Mapping[str, Entry]) -> tuple[dict[str, tuple[str, ...]], set[str]]:
+    """Returns (task -> its groups, the nearest first, for the tasks that the names mean in an index of lm-eval; names that it has not)."""
+    leaves: dict[str, tuple[str, ...]] = {}
+    missing: set[str] = set()
+    left: list[tuple[str, tuple[str, ...]]] = [(name, ()) for name in names]
+    while left:
+        name, groups = left.pop(0)
+        if name not in index:
+            missing.add(name)
+        elif index[name].kind.name == "TAG":
+            left += [(one, groups) for one in sorted(index[name].tags)]
+        elif index[name].kind.name == "GROUP":
+            left += [(one, (name, *groups)) for one in _named(index[name].cfg.get("task"))]
+        else:
+            leaves[name] = (*leaves.get(name, ()), *groups)
+    return leaves, missing
+
+
+def _named(members: Any) -> Iterator[str]:
+    """Yields the names in the list of a group: texts, tasks with overrides, and groups inside it."""
+    for member in [members] if isinstance(members, str | dict) else members or ():
+        if isinstance(member, str):
+            yield member
+        elif isinstance(member.get("task"), str):
+            yield member["task"]
+        else:
+            yield from _named(member["task"]) if "task" in member else (member["group"],)
+
+
+def _replaced(config: TaskConfig, splits: Mapping[str, Sequence[Document]]) -> dict[str, Callable[..., object] | FewshotSettings | None]:
+    """Returns what replaces settings of a YAML: the data set by documents, and splits without documents by none."""
+    changed: dict[str, Callable[..., object] | FewshotSettings | None] = {"custom_dataset": _data_set(splits)}
+    changed |= dict.fromkeys(("dataset_path", "dataset_name", "dataset_kwargs"))
+    changed |= dict.fromkeys(name for name, value in config.items() if name in SPLITS and value not in splits)
+    own = config.get("fewshot_config")
+    if own and own.get("split") is not None and own["split"] not in splits:
+        changed["fewshot_config"] = {**own, "split": None}
+    return changed
+
+
+def _data_set(splits: Mapping[str, Sequence[Document]]) -> Callable[..., dict[str, Dataset]]:
+    def make(**unused: JsonValue) -> dict[str, Dataset]:
+        from datasets import Dataset
+
+        return {split: Dataset.from_list(list(documents)) for split, documents in splits.items()}
+
+    return make
+
+
+def _digest(folder: Path) -> str:
+    """Returns the sha256 over the names and contents of the files in a folder, without compiled ones."""
+    whole = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        content = path.read_bytes()
+        whole.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
+    return whole.hexdigest()
+
+
+def _sandbox_templates() -> None:
+    """Makes lm-eval render templates in Jinja's sandbox. Its own environment lets a template reach Python's objects."""
+    from jinja2.sandbox import SandboxedEnvironment
+    from lm_eval import utils
+
+    if not isinstance(utils.env, SandboxedEnvironment):
+        sandboxed = SandboxedEnvironment(loader=utils.env.loader, undefined=utils.env.undefined, keep_trailing_newline=True)
+        sandboxed.filters.update(utils.env.filters)
+        utils.env = sandboxed

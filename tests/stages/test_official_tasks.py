@@ -1,0 +1,268 @@
+"""lm-eval's own tasks: what benchmarks reads and evaluate scores equals `lm_eval.simple_evaluate` with lm-eval's own model, item by item.
+
+The oracle reads the same files by YAML files that include the packaged ones and replace only the data set, as a user of lm-eval would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stages.evaluation.evaluate.stage import STAGE, report_section
+from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
+from stages.examples.items.lm_eval_tasks import tasks_folder
+from stages.record.contract.declaration import Artifact
+from stages.record.tables.parquet import read_rows
+from tests.conftest import run_stage
+from tests.made import official_data
+from tests.made.real import NOT_HERE, real_folder
+from tests.stages import made, tiny_model
+
+MMLU = tasks_folder() / "mmlu" / "default"
+SHOTS = {"arc_easy": 2, "boolq": 1, "winogrande": 1}
+
+
+def subjects() -> dict[str, Path]:
+    """Returns the data set's name of every task of the group mmlu, with its YAML."""
+    return {yaml.safe_load(path.read_text(encoding="utf-8"))["dataset_name"]: path for path in sorted(MMLU.glob("mmlu_*.yaml"))}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    root = tmp_path_factory.mktemp("official")
+    found = {task: official_data.write(root, task, scored=5) for task in official_data.MADE}
+    return found | {"mmlu": official_data.write_mmlu(root, [*subjects()], scored=1, examples=2)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("official_model") / "model", max_position_embeddings=896)
+
+
+def benchmarks_of(data: dict[str, list[str]], home: Path, **settings: Any) -> Artifact:
+    return run_stage(BENCHMARKS, {"lm_eval": {"tasks": [*data], "data": data, **settings}}, {}, home)
+
+
+def evaluated(model: Path, benchmarks: Artifact, home: Path, **settings: Any) -> Artifact:
+    inputs = {"model": made.artifact(model, "model"), "tokenizer": made.artifact(model, "tokenizer"), "benchmarks": benchmarks}
+    return run_stage(STAGE, {"generated_tokens": 0, **settings}, inputs, home)
+
+
+def oracle_yamls(folder: Path, data: dict[str, Sequence[str]]) -> Path:
+    """Writes YAML files that include the packaged ones and read the same files."""
+
+    def write(name: str, packaged: Path, files: Sequence[str]) -> None:
+        config = {
+            "include": str(packaged), "task": name, "dataset_path": "json", "dataset_name": None,
+            "dataset_kwargs": {"data_files": {Path(file).stem: file for file in files}},
+        }  # fmt: skip
+        if not any(Path(file).stem == "validation" for file in files) and "validation" in packaged.read_text(encoding="utf-8"):
+            config["validation_split"] = None
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    places = {
+        "arc_easy": "arc/arc_easy.yaml", "hellaswag": "hellaswag/hellaswag.yaml", "gsm8k": "gsm8k/gsm8k.yaml", "winogrande": "winogrande/default.yaml",
+        "lambada_openai": "lambada/lambada_openai.yaml", "piqa": "piqa/piqa.yaml", "boolq": "super_glue/boolq/default.yaml",
+    }  # fmt: skip
+    folder.mkdir()
+    for name, place in places.items():
+        if name in data:
+            write(name, tasks_folder() / place, data[name])
+    for path in MMLU.glob("_mmlu*.yaml") if "mmlu" in data else ():
+        (folder / path.name).write_text(path.read_text(encoding="utf-8"))
+    for subject, path in subjects().items() if "mmlu" in data else ():
+        parts = []
+        for file in data["mmlu"]:
+            records = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+            parts.append(made.jsonl(folder / subject / Path(file).name, [one for one in records if one["subject"] == subject]))
+        write(f"mmlu_{subject}", path, parts)
+    return folder
+
+
+def oracle(model: Path, names: Sequence[str], yamls: Path, batch_size: int = 1, **settings: Any) -> Any:
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    lm = HFLM(
+        pretrained=AutoModelForCausalLM.from_pretrained(model).eval(), tokenizer=AutoTokenizer.from_pretrained(model), add_bos_token=True,
+        batch_size=batch_size, device="cpu",
+    )  # fmt: skip
+    manager = TaskManager(include_defaults=False, include_path=str(yamls))
+    return simple_evaluate(model=lm, tasks=list(names), task_manager=manager, bootstrap_iters=0, **settings)
+
+
+def same_items(found: Artifact, benchmarks: Artifact, expected: Any) -> int:
+    """Compares every value of every item and every score; returns the number of values."""
+    ids: dict[str, list[str]] = {}
+    for row in read_rows(benchmarks.path / "items.parquet"):
+        ids.setdefault(row["task"], []).append(row["item_id"])
+    values = {(row["task"], row["metric"], row["item_id"]): row["value"] for row in read_rows(found.path / "samples.parquet")}
+    scores = {(one["task"], one["metric"]): one["value"] for one in json.loads((found.path / "scores.json").read_text(encoding="utf-8"))}
+    compared = 0
+    for task, logged in expected["samples"].items():
+        for one in logged:
+            for metric in one["metrics"]:
+                name = metric if one["filter"] == "none" else f"{metric},{one['filter']}"
+                item = ids[task][one["doc_id"]]
+                own = -values[task, "nll", item] if metric == "perplexity" else values[task, name, item]
+                assert own == pytest.approx(one[metric], rel=2e-5), (task, name, one["doc_id"])
+                compared += 1
+    for task, results in expected["results"].items():
+        for key, value in results.items():
+            metric, _, chosen = key.partition(",")
+            if chosen and "_stderr" not in metric:
+                assert scores[task, metric if chosen == "none" else f"{metric},{chosen}"] == pytest.approx(value, rel=2e-5), (task, key)
+    return compared
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_eight_official_tasks_equal_simple_evaluate(data: dict[str, list[str]], model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Catches: another prompt, order, example, seed, answer, filter, metric or average than lm-eval's, by any of eight YAML files."""
+    from transformers import AutoTokenizer
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    given = dict(data)
+    benchmarks = benchmarks_of(given, tmp_path / "home", num_fewshot=SHOTS, limit=4)
+    found = evaluated(model, benchmarks, tmp_path / "home")
+    yamls = oracle_yamls(tmp_path / "yamls", given)
+    plain = [name for name in given if name not in SHOTS]
+    expected = oracle(model, plain, yamls, limit=4)
+    compared = same_items(found, benchmarks, expected)
+    for name, shots in SHOTS.items():
+        compared += same_items(found, benchmarks, oracle(model, [name], yamls, limit=4, num_fewshot=shots))
+    assert compared == 4 * (2 + 2 + 2 + 1 + 2 + 2 + 1) + len(subjects())
+    harness = json.loads((found.path / "harness.json").read_text(encoding="utf-8"))
+    assert len(harness["groups"]["mmlu"]) == len(subjects()) and set(harness["groups"]["mmlu_stem"]) < set(harness["groups"]["mmlu"])
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    lengths = [len(tokenizer.encode(one["arguments"][0][0])) for one in expected["samples"]["gsm8k"] if one["filter"] == "strict-match"]
+    cut = harness["tasks"]["gsm8k"]["cut"]  # an answer may have 256 of the 896 tokens
+    assert cut["most_tokens"] == max(lengths) - 640 > 0 and len(cut["item_ids"]) == sum(length > 640 for length in lengths)
+    scores = {(one["task"], one["metric"]): one for one in json.loads((found.path / "scores.json").read_text(encoding="utf-8"))}
+    assert (
+        scores["mmlu", "acc"]["primary"] and scores["mmlu", "acc"]["n"] == len(subjects()) and not scores["mmlu_anatomy", "acc"]["primary"]
+    )
+    assert all((task, "answer_bits_per_byte") in scores for task in (*plain, *SHOTS) if task != "mmlu")
+
+
+IN_CHAT = """
+task: mine
+output_type: multiple_choice
+test_split: test
+fewshot_split: train
+description: "Answer well."
+num_fewshot: 2
+fewshot_config:
+  sampler: first_n
+doc_to_text: "Q: {{question}}"
+doc_to_choice: "{{choices.text}}"
+doc_to_target: "{{choices.label.index(answerKey)}}"
+metric_list:
+  - metric: acc
+"""
+
+
+def test_through_the_chat_template_exactly_its_ids_are_scored(data: dict[str, list[str]], model: Path, tmp_path: Path) -> None:
+    """The oracle is transformers alone: apply_chat_template over the turns, then the answer's tokens, log-probabilities from the logits."""
+    import math
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    (tmp_path / "mine.yaml").write_text(IN_CHAT, encoding="utf-8")
+    benchmarks = run_stage(
+        BENCHMARKS,
+        {"lm_eval": {"tasks": ["lambada_openai"], "own": [str(tmp_path / "mine.yaml")], "limit": 3,
+                     "data": {"mine": data["arc_easy"], "lambada_openai": data["lambada_openai"]}}},
+        {}, tmp_path / "home",
+    )  # fmt: skip
+    found = evaluated(model, benchmarks, tmp_path / "home", chat=True)
+    values = {(row["task"], row["metric"], row["item_id"]): row["value"] for row in read_rows(found.path / "samples.parquet")}
+    ids = {
+        task: [row["item_id"] for row in read_rows(benchmarks.path / "items.parquet") if row["task"] == task]
+        for task in ("mine", "lambada_openai")
+    }
+    tokenizer, weights = AutoTokenizer.from_pretrained(model), AutoModelForCausalLM.from_pretrained(model).eval()
+
+    def log_probability(messages: list[dict[str, str]], answer: str) -> float:
+        prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        own = tokenizer.encode(answer, add_special_tokens=False)
+        with torch.no_grad():
+            logp = weights(torch.tensor([[*prompt, *own]])).logits[0].log_softmax(-1)
+        return float(sum(logp[len(prompt) + place - 1, token] for place, token in enumerate(own)))
+
+    def records(file: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+
+    def turns(record: dict[str, Any]) -> list[dict[str, str]]:
+        answer = record["choices"]["text"][record["choices"]["label"].index(record["answerKey"])]
+        return [{"role": "user", "content": f"Q: {record['question']}"}, {"role": "assistant", "content": answer}]
+
+    scored, examples = (records(file) for file in data["arc_easy"])
+    before = [{"role": "system", "content": "Answer well."}, *turns(examples[0]), *turns(examples[1])]
+    for item, record in zip(ids["mine"][:3], scored, strict=False):
+        asked = [*before, turns(record)[0]]
+        of_choices = [log_probability(asked, choice) for choice in record["choices"]["text"]]
+        gold = record["choices"]["label"].index(record["answerKey"])
+        assert values["loam_mine", "acc", item] == float(max(of_choices) == of_choices[gold])
+        bits = -of_choices[gold] / math.log(2) / len(record["choices"]["text"][gold].encode())
+        assert values["loam_mine", "answer_bits_per_byte", item] == pytest.approx(bits, rel=1e-5)
+    for item, record in zip(ids["lambada_openai"][:3], records(data["lambada_openai"][0]), strict=False):
+        text, last = record["text"].rsplit(" ", 1)
+        assert values["lambada_openai", "nll", item] == pytest.approx(-log_probability([{"role": "user", "content": text}], last), rel=1e-5)
+    harness = json.loads((found.path / "harness.json").read_text(encoding="utf-8"))
+    assert harness["tasks"]["loam_mine"]["wording"] == "a YAML of the recipe" and harness["limit"] == 3
+    assert harness["tasks"]["lambada_openai"] | {"cut": 0} == {
+        "yaml": "lambada/lambada_openai.yaml", "version": "1.0", "wording": "lm-eval's YAML", "num_fewshot": 0, "items": 3, "cut": 0,
+    }  # fmt: skip
+    about = " ".join(report_section(found).paragraphs)
+    assert "lambada_openai: as the YAML files of lm-eval 0.4.13 ask, over the data of the recipe, the first 3 documents of each." in about
+    assert "loam_mine: as a YAML of the recipe asks" in about and "Loam's own wording" not in about
+
+
+@pytest.mark.real
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_fifty_questions_of_gsm8k_equal_simple_evaluate(tmp_path: Path, monkeypatch: Any) -> None:
+    """Five examples before each question, generated answers, both filters: each answer's text and each value equal lm-eval's."""
+    bench = real_folder() / "bench"
+    if not (bench / "gsm8k_test.jsonl").is_file():
+        pytest.skip(NOT_HERE)
+    from transformers import AutoTokenizer
+
+    from stages.evaluation.evaluate.lm_eval_model import make_lm
+    from stages.evaluation.evaluate.score import load_model
+    from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    asked = [json.loads(line) for line in (bench / "gsm8k_test.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = [f"Question: {one['question']}\nAnswer: {one['answer']}\n\n" for one in asked]
+    long = tiny_model.write(tmp_path / "model", vocab_size=3000, max_position_embeddings=1536, texts=texts)
+    files = {"test": str(bench / "gsm8k_test.jsonl"), "train": str(bench / "gsm8k_train.jsonl.gz")}
+    benchmarks = benchmarks_of({"gsm8k": [*files.values()]}, tmp_path / "home", limit=50)
+    found = evaluated(long, benchmarks, tmp_path / "home")
+    (tmp_path / "yamls").mkdir()
+    config = {
+        "include": str(tasks_folder() / "gsm8k/gsm8k.yaml"),
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files},
+    }
+    (tmp_path / "yamls" / "gsm8k.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    expected = oracle(long, ["gsm8k"], tmp_path / "yamls", batch_size=10, limit=50)
+    assert same_items(found, benchmarks, expected) == 100
+    loaded = read_yaml_tasks(benchmarks.path)
+    assert loaded
+    task = loaded.tasks["gsm8k"]
+    task.build_all_requests(limit=50)
+    answers = make_lm(load_model(long, "cpu"), AutoTokenizer.from_pretrained(long), 1536, 10).generate_until(task.instances)
+    logged = [one for one in expected["samples"]["gsm8k"] if one["filter"] == "strict-match"]
+    assert [one["arguments"][0][0] for one in logged] == [instance.args[0] for instance in task.instances], "prompts with five examples"
+    assert answers == [one["resps"][0][0] for one in logged] and len({*answers}) > 10
