@@ -35,7 +35,7 @@ class KeyedFile(TypedDict):
 
 
 @dataclass(frozen=True)
-class GroupTask:
+class PageGroup:
     """Results of `key_file` for consecutive files, the number of their first page, and the smallest key of each range of URLs."""
 
     keyed: tuple[Path, ...]
@@ -94,7 +94,7 @@ def counted_pages(shards: Sequence[Shard[KeyedFile]], earlier: Sequence[Path], c
     ranges, begins = range_starts(max(1, -(-firsts[-1] // RANGE_PAGES))), tuple(firsts[begin] for begin, _ in groups)
     urls, texts = (tuple(folder / f"{name}.npy" for folder in earlier) for name in ("urls", "texts"))
 
-    made = [GroupTask(tuple(shard.path for shard in shards[begin:end]), firsts[begin], ranges) for begin, end in groups]
+    made = [PageGroup(tuple(shard.path for shard in shards[begin:end]), firsts[begin], ranges) for begin, end in groups]
     pages = _folders(run_shards(sort_pages, made, ctx, "pages", [firsts[end] - firsts[begin] for begin, end in groups]))
     by_url = [FirstTask(pages, number, urls, (TEXT, URL, PLACE), ranges) for number in range(len(ranges))]
     captures = _folders(run_shards(keep_first, by_url, ctx, "captures"))
@@ -113,7 +113,7 @@ def _folders(shards: Sequence[Shard[None]]) -> tuple[Path, ...]:
     return tuple(shard.path for shard in shards)
 
 
-def sort_pages(folder: Path, task: GroupTask, meter: Meter) -> None:
+def sort_pages(folder: Path, task: PageGroup, meter: Meter) -> None:
     """Writes the pages of some files that have a host, sorted by the key of their URL: uint64 [pages, URL, TEXT, PLACE]."""
     import numpy as np
 
