@@ -98,7 +98,7 @@ STAGES = {
     "boilerplate": StageCost(
         "processor: the rest of extract's figure; memory: 60 bytes per line and cell of a file (stages/corpus/boilerplate/line_counts.py), "
         f"1.76 M lines and cells in 33 MB; none per page in the driver (docs/results.md, 2026-11-26); {_RUN}",
-        33.1e6, 0.918, 0.997, 314.0, (_HASH,), 1.69, 0.351, 312e6, 3.2, 0.0,
+        33.1e6, 0.918, 0.997, 314.0, (_HASH,), 1.76, 0.38, 312e6, 3.2, 0.0,
     ),
     "filter": StageCost(
         "processor: 2.5 MB/s of text where no word is known yet, 7.4 where all are (docs/results.md, 2026-11-21), here the first; 2.76 bytes of text per "
