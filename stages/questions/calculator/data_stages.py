@@ -107,10 +107,10 @@ STAGES = {
     ),
     "dedup": StageCost(
         "processor: 17 MB/s of text with reading and writing (stages/corpus/dedup/stage.py), 1.91 bytes of text per byte of input; decisions and memory: "
-        "10 M documents in 120 s and 3.9 GiB (docs/results.md, stages/corpus/dedup/stage.py); buckets: 4,120 in 22 bands of 8,453 pages of real crawls "
-        f"without filter; {_RUN}",
+        "10 M documents in 120 s and 3.9 GiB (docs/results.md, stages/corpus/dedup/stage.py); buckets: 1,130 in 22 bands of 1,846 pages of real crawls "
+        f"after filter; {_RUN}",
         4.4e6, 0.624, 0.712, 113.0, (SerialPart("decisions over the signatures", 12.0, Per.DOCUMENTS), _HASH), 1.50, 0.460, 212e6,
-        driver_bytes_per_document=400.0, buckets_per_document=0.49,
+        driver_bytes_per_document=400.0, buckets_per_document=0.61,
     ),
     "decontaminate": StageCost(
         "processor: 87 MB/s of text searched (docs/results.md, 2026-11-21), without reading and writing; at most 2.74 bytes of text per byte of input; "
