@@ -330,6 +330,11 @@ def crawl_lines(cost: DataCost, size_source: str, machines: str) -> Iterator[tup
     yield "wall time", f"{duration_text(cost.wall_s)} on {machines}, with the serial parts that were measured"
     for number, one in enumerate(cost.bottlenecks, start=1):
         yield f"bottleneck {number}", bottleneck_text(one, cost.wall_s)
+    for refusal in cost.refusals:
+        yield (
+            f"{refusal.node} refuses",
+            f"about {count_text(refusal.count)} {refusal.what}, it numbers at most {refusal.most:,}. {refusal.do}",
+        )
     if cost.unknown:
         yield "not given, so left out", "; ".join(cost.unknown)
     recorded = [one.by for one in cost.stages if one.by != "table"]

@@ -4,8 +4,9 @@ A node is compared with an earlier build of itself, or of the same stage for ano
 a stage that computes with a model, on the same ranks: if there is one with the same settings, with that, then with the one of the most
 similar amount of work. A build that continued an interrupted one does not count, because its time is that of the last part. Time grows in proportion to the work: for
 training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model;
-otherwise the bytes of its inputs. Disk grows with the bytes of the inputs, that of a checkpoint with its parameters. Memory stays as it
-was, because stages work in bounded memory; that of another model on CPUs changes by what follows from its shape, that on GPUs is not estimated.
+otherwise the bytes of its inputs, of a crawl those of the files that it lists. Disk grows with the bytes of the inputs, that of a checkpoint
+with its parameters. Memory stays as it was, because stages work in bounded memory; that of another model on CPUs changes by what follows from
+its shape, that on GPUs is not estimated.
 
 Guarantee: no figure without a build to compare with. The time to start processes is scaled too, so a small build overestimates a large one.
 Cost: the manifests of at most 50 artifacts per node, and of their inputs.
@@ -21,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.questions.plan import Plan, Planned, Step, newest_folders
+from stages.questions.plan import Plan, Planned, Step, newest_folders, read_bytes
 from stages.questions.planned_ranges import planned_ranges
 from stages.questions.training_size import model_shape, rank_memory_bytes, steps_before
 from stages.record.contract.declaration import Artifact, seconds_of
@@ -118,20 +119,20 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
     planned = {step.node: step for step in plan.steps}
     built = {node: step.artifact if step.state in READY else None for node, step in planned.items()}
     shape = model_shape(recipe, built, plan.off)
-    bytes_of: dict[str, float | None] = {node: artifact.manifest["bytes"] for node, artifact in built.items() if artifact}
+    bytes_of: dict[str, float | None] = {node: read_bytes(artifact) for node, artifact in built.items() if artifact}
     found = []
     for step in (step for step in steps if planned[step.node].state in (NodeState.MISSING, NodeState.WAITING)):
         config = recipe.sections[step.node]
         inputs = _input_bytes(step, config, planned[step.node], bytes_of)
-        estimate = Estimate(step.node)
+        estimate, size = Estimate(step.node), None
         if inputs is not None:
             training = config if isinstance(config, TrainingSettings) else None
             before = steps_before(planned[step.node].files)
             reads_mixture = training is not None and "mixture" in step.reads
             ranges = planned_ranges(recipe.sections.get("mix"), built.get(step.reads["mixture"])) if reads_mixture else ()
             task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime, before, ranges)
-            estimate = _from_closest(home, task)
-        bytes_of[step.node] = estimate.disk_bytes
+            estimate, size = _from_closest(home, task)
+        bytes_of[step.node] = size
         found.append(estimate)
     return tuple(found)
 
@@ -149,8 +150,8 @@ def _input_bytes(step: Step, config: StageConfig, planned: Planned, bytes_of: Ma
     return inputs
 
 
-def _from_closest(home: Path, task: _Task) -> Estimate:
-    """Returns the estimate from the build that resembles the task most."""
+def _from_closest(home: Path, task: _Task) -> tuple[Estimate, float | None]:
+    """Returns the estimate from the build that resembles the task most, and the bytes that stages will read of the artifact."""
 
     def difference(pair: tuple[Artifact, Estimate]) -> tuple[bool, bool, float, float]:
         built, estimate = pair[0].manifest, pair[1]
@@ -159,7 +160,10 @@ def _from_closest(home: Path, task: _Task) -> Estimate:
         return built["node"] != task.step.node, other, abs(math.log(estimate.work or 1.0)), age
 
     found = [(artifact, e) for artifact in _builds(home, task.step.node) if (e := _scaled(home, task, artifact)) is not None]
-    return min(found, key=difference)[1] if found else Estimate(task.step.node)
+    if not found:
+        return Estimate(task.step.node), None
+    like, estimate = min(found, key=difference)
+    return estimate, read_bytes(like) * _ratio(estimate.disk_bytes or 0.0, like.manifest["bytes"])
 
 
 def _builds(home: Path, node: str) -> Iterator[Artifact]:
@@ -269,7 +273,7 @@ def _recorded_bytes(home: Path, artifact: Artifact) -> dict[str, float] | None:
     found: dict[str, float] = {field: sum(file["bytes"] for file in files) for field, files in artifact.manifest["external"].items()}
     with suppress(OSError, VerificationError):
         for role, read in artifact.manifest["inputs"].items():
-            found[role] = manifest.read_artifact(home / "artifacts" / read["artifact"]).manifest["bytes"]
+            found[role] = read_bytes(manifest.read_artifact(home / "artifacts" / read["artifact"]))
         return found
     return None
 

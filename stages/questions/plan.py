@@ -215,6 +215,12 @@ def _of_other_recipes(home: Path, node: str, recipe: str) -> set[str]:
     return set()
 
 
+def read_bytes(artifact: Artifact) -> float:
+    """Returns the bytes that a stage reads of an artifact: of a crawl, those of the files that it lists."""
+    size = artifact.summary.get("bytes") if artifact.manifest["node"] == "crawl" else None
+    return float(size) if isinstance(size, int | float) else float(artifact.manifest["bytes"])
+
+
 def newest_folders(home: Path, node: str, others: Collection[str] = ()) -> list[Path]:
     """Returns the folders of a node's newest artifacts, at most COMPARED. If there are more, the index says which are the newest.
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.corpus import built, said, started
 from tests.made.variants import Data
+
+
+@pytest.fixture(scope="session", autouse=True)
+def end_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the session as Ctrl-C does, so that the fixtures stop their servers."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ def three_ways(tmp_path: Path, chats: str, server: dict[str, str]) -> list[subpr
     ]
 
 
-OF_THE_CLOCK = re.compile(r" +[0-9.]+ s |\d{8}-\d{6}-small-[0-9a-f]{4}")
+OF_THE_CLOCK = re.compile(r" +[0-9.]+ s |\d{8}-\d{6}-small-[0-9a-f]{8}")
 SAID = ("run ", "done: ", "failed: ", "  where: ", "  to do: ", "benchmarks         built ", "conversations      built ")
 
 

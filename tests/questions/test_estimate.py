@@ -15,7 +15,7 @@ from stages.questions import estimate
 from stages.questions.estimate import Estimate, estimate_nodes
 from stages.questions.plan import Step, make_plan
 from stages.record.contract import environment
-from stages.record.contract.declaration import Artifact, Context, Outcome
+from stages.record.contract.declaration import ROWS, Artifact, Context, Outcome
 from stages.record.contract.recipe import load_recipe
 from stages.record.store import manifest
 from stages.record.tables.parquet import schema, write_rows
@@ -82,6 +82,23 @@ def test_a_waiting_node_is_scaled_by_the_estimate_of_what_it_reads(tmp_path: Pat
     found = estimated(tmp_path, f"words.files=[{file}]")
     assert (found["words"].work, found["words"].seconds, found["words"].disk_bytes) == (3.0, 60.0, 300.0)
     assert (found["count"].work, found["count"].seconds, found["count"].disk_bytes) == (3.0, 30.0, 120.0)
+
+
+def test_what_reads_a_crawl_is_scaled_by_the_files_that_the_crawl_lists(tmp_path: Path) -> None:
+    """The list of a crawl has 100 bytes, its files 1,000; count took 10 s for them. The next crawl has 3,000: one that is built, or will be."""
+    crawl, file, home = dataclasses.replace(WORDS, name="crawl", unit=ROWS), tmp_path / "w.txt", tmp_path / "home"
+    file.write_text("abcd")
+    before = run_stage(crawl, {"files": [str(file)]}, {}, home)
+    took(run_stage(COUNT, {}, {"words": rewritten(took(before, 20, 100), summary={"bytes": 1000})}, home), 10, 40)
+    steps = [Step("crawl", {}, crawl), Step("count", {"words": "crawl"}, COUNT)]
+    (tmp_path / "r.yaml").write_text(f"{TOY.partition('words:')[0]}crawl: {{files: [{file}]}}\n")
+    recipe = load_recipe(str(tmp_path / "r.yaml"), {"crawl": crawl.config, "count": COUNT.config}, ())
+    file.write_text("abcd" * 3)
+    will_be = estimate_nodes(home, recipe, steps, make_plan(home, recipe, steps))
+    assert [(e.node, e.work, e.seconds) for e in will_be] == [("crawl", 3.0, 60.0), ("count", 3.0, 30.0)]
+    rewritten(run_stage(crawl, {"files": [str(file)]}, {}, home), bytes=150, summary={"bytes": 3000})
+    (built_now,) = estimate_nodes(home, recipe, steps, make_plan(home, recipe, steps))
+    assert (built_now.node, built_now.work, built_now.seconds) == ("count", 3.0, 30.0)
 
 
 def test_nothing_is_estimated_behind_a_node_without_a_build(tmp_path: Path) -> None:

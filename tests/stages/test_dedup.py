@@ -198,7 +198,7 @@ def test_documents_without_words(tmp_path: Path) -> None:
 
 def test_more_documents_than_numbers_are_refused_before_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of existing corpora count, too. As many as there are numbers are not refused."""
-    monkeypatch.setattr(clustering, "MOST", 4)
+    monkeypatch.setattr(stage, "MOST", 4)
     few = documents(tmp_path / "few", [TEXTS[:2], TEXTS[2:4]])
     run_stage(STAGE, {"near": False}, {"documents": few}, tmp_path)
     monkeypatch.setattr(stage, "run_shards", None)  # no work begins
@@ -216,7 +216,8 @@ def test_more_buckets_than_numbers_are_refused(tmp_path: Path, monkeypatch: pyte
     """Two near copies share a bucket in nearly every band, so three pairs of them have far more buckets than documents."""
     words = [[f"{pair}w{i}" for i in range(120)] for pair in "abc"]
     pairs = [text for own in words for text in (" ".join(own), " ".join([*own[:119], "end"]))]
-    monkeypatch.setattr(clustering, "MOST", 30)
+    for module in (clustering, stage):
+        monkeypatch.setattr(module, "MOST", 30)
     with pytest.raises(StageError, match=r"share 3\d buckets or more in the first 1\d of 22 bands; dedup numbers at most 30") as refused:
         run_stage(STAGE, {}, {"documents": documents(tmp_path / "made", [pairs])}, tmp_path)
     assert "6 documents" in str(refused.value) and "at least 2 parts" in str(refused.value)

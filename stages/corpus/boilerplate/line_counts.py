@@ -1,34 +1,38 @@
 """Counts for boilerplate on how many pages of its host each line of a page is, and finds the counts again for each page.
 
-Three steps: the workers write the keys of every page's lines and cells; the pages that repeat another one are found; the keys of the others
-are counted, file by file and then over all files by ranges of keys.
+The workers write the keys of every page's lines and cells; the pages that repeat another one are found (counted_pages.py); the keys of the
+others are counted, file by file, and added up by ranges of keys over at most FAN_IN files, then over as many of such groups, until all are one.
 Guarantee: several captures of a URL count as one page, the one whose lines have the smallest key; so do pages of a host whose lines differ
 in numbers only. The counts do not depend on workers or on the order of the files. Counts of earlier crawls are added (`against`); a page
 whose URL or lines an earlier crawl counted is not counted again.
-Cost: 8 bytes of scratch per line and cell of a page, and 12 per different one of a file. Memory is 60 bytes per line and cell of the largest
-file per worker, 200 MB to merge, 12 bytes per line that is on two pages or more (mapped from disk), and 80 bytes per page, those of earlier
-crawls included, in the stage's own process.
+Cost: 8 bytes of scratch per line and cell of a page, and 12 per different one of a file and of a group of files. Memory is 60 bytes per line and
+cell of the largest file per worker, 200 MB to merge, and 12 bytes per line that is on two pages or more (mapped from disk). The stage's own
+process holds nothing per page. A worker that merges opens two files of each of FAN_IN, one after another.
 Source: external sorting by ranges of hashed keys.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from stages.corpus.boilerplate.body_rules import HostCounts
-from stages.corpus.boilerplate.key_counts import first_of_each, pages_of_keys, summed
+from stages.corpus.boilerplate.counted_pages import CountedPages, KeyedFile, counted_pages
+from stages.corpus.boilerplate.key_counts import pages_of_keys, summed
 from stages.corpus.boilerplate.known_lines import KnownLines
 from stages.corpus.boilerplate.line_keys import KEYS_VERSION, cells_of_rows, host_of, key_of, normals, title_of
+from stages.corpus.documents.key_ranges import SPAN, range_of, range_starts
 from stages.corpus.documents.line_table import LineFile, page_marks
 from stages.record.contract.declaration import Context, ExternalFile
 from stages.record.contract.errors import RecipeError
 from stages.record.tables.parquet import count_rows
-from stages.record.tables.shards import Meter, Shard, run_shards
+from stages.record.tables.shards import Meter, Shard, run_shards, shard_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,34 +40,77 @@ if TYPE_CHECKING:
 COUNTS = "counts"
 """The folder of an artifact with its counts, for later crawls."""
 VERSION = "version.json"
-LEAST = 2  # a line on fewer pages is not published
 RANGE_KEYS = 3_000_000  # keys that a worker merges at a time, at most 60 bytes each
-SPAN = 1 << 64
+KEYS, PAGES = "keys.npy", "pages.npy"
+FAN_IN = 300  # files, or groups of files, that are merged at once: two levels merge 90,000
 PER_PAGE = ("hosts", "titles", "urls", "texts")
 """Arrays with one key per page; 0 where the page is not counted or has no title."""
 
 
-class KeyedFile(TypedDict):
-    """The result of `key_file`: number of keys of lines and cells."""
+@dataclass(frozen=True)
+class Published:
+    """An array of keys that is published: the fewest pages of a key, the name of the array with the numbers of pages, if any, and its dtype."""
 
-    keys: int
+    least: int = 1
+    counts: str = ""
+    dtype: str = ""
+
+
+ARRAYS: Mapping[str, Published] = {
+    "keys": Published(2, "pages", "uint32"), "hosts": Published(counts="host_pages", dtype="int64"), **dict.fromkeys(PER_PAGE[1:], Published()),
+}  # fmt: skip
+"""Name -> what is published of all lines and cells, and of each array per page."""
 
 
 @dataclass(frozen=True)
 class CountTask:
-    """The result folder of `key_file`, and which of its pages count (a file, bool [pages])."""
+    """The result folder of `key_file`, and which of its pages count."""
 
     keyed: Path
-    counted: Path
+    counted: CountedPages
+
+
+@dataclass(frozen=True)
+class SortedKeys:
+    """Sorted keys and their counts, in shards that hold equal ranges of keys one after another.
+
+    Attributes:
+        root: The folder of all shards.
+        shards: How many shards are in it.
+        first: The number of the first one.
+        ranges: How many hold these keys.
+        begin: Where the keys begin in the arrays KEYS and PAGES of each.
+        size: How many there are in all.
+    """
+
+    root: Path
+    shards: int
+    first: int
+    ranges: int
+    begin: int
+    size: int
+
+    def parts(self, first: int, last: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the keys from `first` to `last`, and their counts, mapped from disk, a shard at a time."""
+        import numpy as np
+
+        starts, here = range_starts(self.ranges), slice(self.begin, self.begin + self.size)
+        for number in range(range_of(first, starts), range_of(last, starts) + 1):
+            folder = self.root / shard_name(self.first + number, self.shards)
+            keys, counts = (np.load(folder / name, mmap_mode="r")[here] for name in (KEYS, PAGES))
+            begin = np.searchsorted(keys, np.uint64(first))
+            end = np.searchsorted(keys, np.uint64(last), side="right")
+            yield keys[begin:end], counts[begin:end]
 
 
 @dataclass(frozen=True)
 class MergeTask:
-    """The sorted keys of all files (folders with keys.npy and pages.npy), and the range of keys to add up, the last one included."""
+    """Keys to add up, the range of them, the last one included, and the smallest sum that is written."""
 
-    folders: tuple[Path, ...]
+    sources: tuple[SortedKeys, ...]
     first: int
     last: int
+    least: int
 
 
 def key_file(folder: Path, file: LineFile, meter: Meter) -> KeyedFile:
@@ -73,7 +120,7 @@ def key_file(folder: Path, file: LineFile, meter: Meter) -> KeyedFile:
     page, and all its keys. The arrays PER_PAGE, uint64 [pages].
 
     Returns:
-        The number of keys.
+        The number of keys and of pages.
     """
     import numpy as np
     from xxhash import xxh3_64_intdigest
@@ -101,66 +148,49 @@ def key_file(folder: Path, file: LineFile, meter: Meter) -> KeyedFile:
         meter.add(1, len(row["text"]))
     for name, values_of in {"keys": keys, "line_counts": line_counts, "key_counts": key_counts, **per_page}.items():
         np.save(folder / f"{name}.npy", np.frombuffer(values_of, np.int64 if values_of.typecode == "q" else np.uint64))
-    return {"keys": len(keys)}
-
-
-def counted_pages(shards: Sequence[Shard[KeyedFile]], earlier: Sequence[Path]) -> list[np.ndarray]:
-    """Returns per file which pages count, bool [pages]: of each URL one capture, and of each set of lines one page, that no earlier crawl has.
-
-    Args:
-        shards: The results of `key_file`.
-        earlier: The folders with the counts of earlier crawls.
-    """
-    import numpy as np
-
-    hosts, urls, texts = ([np.load(shard.path / f"{name}.npy") for shard in shards] for name in ("hosts", "urls", "texts"))
-    ends = np.cumsum([len(one) for one in hosts])
-    url, text = (np.concatenate([*arrays, np.empty(0, np.uint64)]) for arrays in (urls, texts))
-    counted = np.concatenate([*hosts, np.empty(0, np.uint64)]) > 0
-    for folder in earlier:
-        counted &= ~np.isin(url, np.load(folder / "urls.npy"))
-    counted[counted] = first_of_each(url[counted], text[counted])
-    for folder in earlier:
-        counted &= ~np.isin(text, np.load(folder / "texts.npy"))
-    counted[counted] = first_of_each(text[counted], url[counted])
-    return np.split(counted, ends[:-1]) if hosts else []
+    return {"keys": len(keys), "pages": len(key_counts)}
 
 
 def count_file(folder: Path, task: CountTask, meter: Meter) -> dict[str, int]:
-    """Writes keys.npy, uint64 sorted, and pages.npy, uint32: the different keys of the counted pages of a file, and on how many they are.
+    """Writes KEYS, uint64, and PAGES, uint32: of each of ARRAYS the different keys of the counted pages, sorted, and on how many they are.
 
     Returns:
-        Their number.
+        Name -> number of keys.
     """
     import numpy as np
 
-    keys = np.load(task.keyed / "keys.npy")
-    found, counts = pages_of_keys(keys, np.load(task.keyed / "key_counts.npy"), np.load(task.counted))
-    np.save(folder / "keys.npy", found)
-    np.save(folder / "pages.npy", counts)
-    meter.add(len(keys))
-    return {"keys": len(found)}
+    of = task.counted
+    counted = np.load(of.path, mmap_mode="r")[of.begin : of.end]
+    lines = np.load(task.keyed / "keys.npy")
+    found = {"keys": pages_of_keys(lines, np.load(task.keyed / "key_counts.npy"), counted)}
+    for name in PER_PAGE:
+        own = np.load(task.keyed / f"{name}.npy")[counted]
+        own = own[own > 0]
+        found[name] = summed(own, np.ones(len(own), np.uint32))
+    for file, arrays in zip((KEYS, PAGES), zip(*(found[name] for name in ARRAYS), strict=True), strict=True):
+        np.save(folder / file, np.concatenate(arrays))
+    meter.add(len(lines))
+    return {name: len(keys) for name, (keys, _) in found.items()}
 
 
-def merge_range(folder: Path, task: MergeTask, meter: Meter) -> dict[str, int]:
-    """Writes keys.npy and pages.npy: the sums over all files for a range of keys, where they are at least LEAST.
+def merge_range(folder: Path, task: MergeTask, meter: Meter) -> int:
+    """Writes KEYS and PAGES: the sums over all sources for a range of keys, where they are at least `least`.
 
     Returns:
         The number of keys.
     """
     import numpy as np
 
-    keys, pages = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
-    for source in task.folders:
-        all_keys = np.load(source / "keys.npy", mmap_mode="r")
-        begin = int(np.searchsorted(all_keys, np.uint64(task.first)))
-        end = int(np.searchsorted(all_keys, np.uint64(task.last), side="right"))
-        keys.append(np.array(all_keys[begin:end]))
-        pages.append(np.array(np.load(source / "pages.npy", mmap_mode="r")[begin:end]))
-    merged, sums = summed(np.concatenate(keys), np.concatenate(pages))
-    np.save(folder / "keys.npy", merged[sums >= LEAST])
-    np.save(folder / "pages.npy", sums[sums >= LEAST])
-    return {"keys": int((sums >= LEAST).sum())}
+    keys, counts = [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
+    for source in task.sources:
+        for some, of in source.parts(task.first, task.last):
+            keys.append(np.array(some))
+            counts.append(np.array(of))
+    merged, sums = summed(np.concatenate(keys), np.concatenate(counts))
+    np.save(folder / KEYS, merged[sums >= task.least])
+    np.save(folder / PAGES, sums[sums >= task.least])
+    meter.add(len(merged))
+    return int((sums >= task.least).sum())
 
 
 def earlier_counts(files: Sequence[ExternalFile]) -> tuple[Path, ...]:
@@ -207,51 +237,66 @@ def count_lines(files: Sequence[LineFile], earlier: Sequence[Path], out: Path, c
 
 def count_keyed(keyed: Sequence[Shard[KeyedFile]], earlier: Sequence[Path], out: Path, ctx: Context) -> None:
     """Counts the keys of all files, and writes the counts of this crawl into `out`/counts. keyed: the results of `key_file`."""
-    import numpy as np
-
-    counted = counted_pages(keyed, earlier)
-    tasks = []
-    for shard, pages in zip(keyed, counted, strict=True):
-        np.save(saved := ctx.scratch / f"counted-{shard.index}.npy", pages)
-        tasks.append(CountTask(shard.path, saved))
+    tasks = [CountTask(shard.path, pages) for shard, pages in zip(keyed, counted_pages(keyed, earlier, ctx), strict=True)]
     files = run_shards(count_file, tasks, ctx, "counts", [shard.result["keys"] for shard in keyed])
+    arrays = run_shards(publish_array, list(_merged(files, ctx).items()), ctx, "published counts")
     target = out / COUNTS
     target.mkdir()
     (target / VERSION).write_text(json.dumps({"version": KEYS_VERSION}) + "\n", encoding="utf-8")
-    ranges = max(1, -(-sum(shard.result["keys"] for shard in files) // RANGE_KEYS))
-    bounds = [SPAN * i // ranges for i in range(ranges + 1)]
-    folders = tuple(shard.path for shard in files)
-    merges = [MergeTask(folders, bounds[i], bounds[i + 1] - 1) for i in range(ranges)]
-    merged = run_shards(merge_range, merges, ctx, "merge")
-    for name in ("keys", "pages"):
-        _concatenate([shard.path / f"{name}.npy" for shard in merged], target / f"{name}.npy")
-    of = {}
-    for name in PER_PAGE:
-        chosen = [np.load(shard.path / f"{name}.npy")[pages] for shard, pages in zip(keyed, counted, strict=True)]
-        of[name] = np.concatenate([*chosen, np.empty(0, np.uint64)])
-    hosts, pages_of = np.unique(of["hosts"], return_counts=True)
-    titles = np.unique(of["titles"])
-    for name, values in (
-        ("hosts", hosts),
-        ("host_pages", pages_of),
-        ("titles", titles[titles > 0]),
-        ("urls", np.sort(of["urls"])),
-        ("texts", np.sort(of["texts"])),
-    ):
-        np.save(target / f"{name}.npy", values)
+    for shard in arrays:
+        for name in shard.result:
+            os.link(shard.path / name, target / name)
 
 
-def _concatenate(parts: Sequence[Path], target: Path) -> None:
-    """Writes the arrays of several files as one, a part in memory at a time."""
+def _merged(files: Sequence[Shard[dict[str, int]]], ctx: Context) -> dict[str, SortedKeys]:
+    """Returns the sums over all files, by the name of the array. files: the results of `count_file`."""
+    sources: dict[str, list[SortedKeys]] = {name: [] for name in ARRAYS}
+    for shard in files:
+        begin = 0
+        for name in ARRAYS:
+            sources[name].append(SortedKeys(shard.path.parent, len(files), shard.index, 1, begin, shard.result[name]))
+            begin += shard.result[name]
+    for level in count(1):
+        last = len(files) <= FAN_IN**level
+        tasks, bounds, names = list[MergeTask](), [0], list[str]()
+        for name, of in sources.items():
+            for first in range(0, max(1, len(of)), FAN_IN):
+                group = tuple(of[first : first + FAN_IN])
+                starts = range_starts(max(1, -(-sum(source.size for source in group) // RANGE_KEYS)))
+                least = ARRAYS[name].least if last else 1
+                tasks += [MergeTask(group, low, high - 1, least) for low, high in pairwise([*starts, SPAN])]
+                bounds.append(len(tasks))
+                names.append(name)
+        merged = run_shards(merge_range, tasks, ctx, f"merge {level}")
+        sources = {name: [] for name in ARRAYS}
+        for name, (first, end) in zip(names, pairwise(bounds), strict=True):
+            size = sum(shard.result for shard in merged[first:end])
+            sources[name].append(SortedKeys(merged[0].path.parent, len(merged), first, end - first, 0, size))
+        if last:
+            break
+    return {name: of[0] for name, of in sources.items()}
+
+
+def publish_array(folder: Path, task: tuple[str, SortedKeys], meter: Meter) -> list[str]:
+    """Writes the keys of a name of ARRAYS as one array, and their counts if they are published, a range in memory at a time.
+
+    Returns:
+        The names of the files.
+    """
     import numpy as np
 
-    arrays = [np.load(part, mmap_mode="r") for part in parts]
-    whole = np.lib.format.open_memmap(target, "w+", arrays[0].dtype, (sum(len(one) for one in arrays),))
-    at = 0
-    for one in arrays:
-        whole[at : at + len(one)] = one
-        at += len(one)
-    whole.flush()
+    name, source = task
+    published = {f"{name}.npy": np.dtype("uint64")}
+    if ARRAYS[name].counts:
+        published[f"{ARRAYS[name].counts}.npy"] = np.dtype(ARRAYS[name].dtype)
+    for column, (file_name, dtype) in enumerate(published.items()):
+        with (folder / file_name).open("wb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (source.size,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for part in source.parts(0, SPAN - 1):
+                file.write(part[column].astype(dtype).data)
+    meter.add(source.size)
+    return list(published)
 
 
 def counts_of_pages(known: KnownLines, keyed: Path) -> Callable[[int, str, int], HostCounts]:

@@ -20,14 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stages.corpus.dedup.dedup_tables import MOST
 from stages.corpus.documents.canonical_order import release
 from stages.corpus.text.native import compiled
 
 SHARE = 1 << 24  # number of documents whose keys are sorted at a time
 BLOCK = 1 << 16  # number of documents decided at a time
 NOBODY = np.uint32(0xFFFFFFFF)
-MOST = (1 << 32) - 1
-"""Most documents, and most buckets over all bands: their numbers have 32 bits, and one number is NOBODY."""
 
 
 class TooManyBucketsError(ValueError):

@@ -20,6 +20,14 @@ from stages.record.tables.parquet import schema, write_rows
 if TYPE_CHECKING:
     import numpy as np
 
+MOST = (1 << 32) - 1
+"""Most documents, and most buckets over all bands: their numbers have 32 bits, and one number is clustering.NOBODY."""
+TOO_MANY = (
+    "Divide the crawl into at least {parts} parts, each with a recipe of its own up to decontaminate, best one part per month or snapshot of the "
+    "crawl. Copies in different parts then stay. FineWeb (Penedo et al. 2024) treats every snapshot so, and found it better than one dedup of all. "
+    "Where the copies of other parts must go, name in dedup.against only as many parts as fit."
+)
+"""What to do about more."""
 KEPT = Column("uuid", "the document that stays in its place")
 CORPUS = Column("string", "the existing corpus that the kept document is of; null where it is of this one")
 SIGNALS = {

@@ -25,9 +25,11 @@ from pydantic import Field, model_validator
 
 from stages.corpus.dedup.dedup_rulings import RepeatsConfig, RulingTask, find_repeats, rule_file
 from stages.corpus.dedup.dedup_tables import (
+    MOST,
     PAIRS,
     REASONS,
     TABLES,
+    TOO_MANY,
     URL_REMOVED,
     DedupReason,
     Found,
@@ -57,13 +59,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stages.corpus.dedup.clustering import Verdicts
-
-
-TOO_MANY = (
-    "Divide the crawl into at least {parts} parts, each with a recipe of its own up to decontaminate, best one part per month or snapshot of the "
-    "crawl. Copies in different parts then stay. FineWeb (Penedo et al. 2024) treats every snapshot so, and found it better than one dedup of all. "
-    "Where the copies of other parts must go, name in dedup.against only as many parts as fit."
-)
 
 
 class PairRow(TypedDict):
@@ -176,8 +171,6 @@ def _refuse_too_many(new: int, existing: int) -> None:
     Raises:
         StageError: There are more than MOST together.
     """
-    from stages.corpus.dedup.clustering import MOST
-
     if new + existing > MOST:
         raise StageError(
             f"dedup compares at most {MOST:,} documents with each other, because it numbers them in 32 bits. These are {new + existing:,}.",
@@ -242,7 +235,6 @@ def _decide(config: DedupConfig, corpus: Corpus, named: np.ndarray, out: Path, c
     import numpy as np
 
     from stages.corpus.dedup.clustering import (
-        MOST,
         Candidates,
         TooManyBucketsError,
         decide,

@@ -5,7 +5,7 @@ Guarantee: the first record with an id, in the order of files.json, keeps it. Ev
 Cost: three passes in shards, each with about 100 bytes of memory per record of a shard, and GROUP_RECORDS or RANGE_RECORDS records or a file
 more in one. Scratch: 32 bytes per record. The stage's own process holds nothing per record; it reads 8 bytes per replaced id, a range at a time.
 Files with replaced ids are written again.
-Source: external sorting by ranges of hashed keys.
+Source: stages/corpus/documents/key_ranges.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from uuid import UUID
 
 from stages.corpus.documents.canonical_order import doc_id_bytes, file_array
 from stages.corpus.documents.documents import DOCUMENTS, free_doc_id
+from stages.corpus.documents.key_ranges import groups_of, range_of, range_starts, read_range, write_sorted
 from stages.corpus.documents.line_table import LINES
 from stages.corpus.extract.extract_tables import DECISIONS, ExtractedFile
 from stages.record.contract.declaration import Context
@@ -117,23 +118,14 @@ def _ranges_of_ids(shards: Sequence[Shard[ExtractedFile]], ctx: Context) -> list
     counts = [shard.result["record_counts"]["rows_in"] for shard in shards]
     ranges = max(1, -(-sum(counts) // RANGE_RECORDS))
     tables = tuple(shard.path / "decisions.parquet" for shard in shards)
-    begins, size = [0], 0
-    for number, count in enumerate(counts):
-        if size and size + count > GROUP_RECORDS:
-            begins.append(number)
-            size = 0
-        size += count
-    groups = [GroupTask(tables[first:end], first, ranges) for first, end in zip(begins, [*begins[1:], len(tables)], strict=True)]
+    groups = [GroupTask(tables[first:end], first, ranges) for first, end in groups_of(counts, GROUP_RECORDS)]
     sorted_ids = run_shards(sort_ids, groups, ctx, "record ids", [len(group.tables) for group in groups])
     folders = tuple(shard.path for shard in sorted_ids)
     return run_shards(find_repeated, [RangeTask(folders, number) for number in range(ranges)], ctx, "repeated ids")
 
 
 def sort_ids(folder: Path, task: GroupTask, meter: Meter) -> None:
-    """Writes the ids of the records of some files, sorted by key; equal keys are in the order of the records.
-
-    ids.npy, uint64 [records, 3]: both halves of the id, and the place. bounds.npy, int64 [ranges + 1]: where each range begins, and the end.
-    """
+    """Writes the ids of the records of some files, sorted by key, uint64 [records, 3]: both halves of the id, and the place."""
     import numpy as np
 
     parts = [np.empty((0, 3), np.uint64)]
@@ -146,10 +138,7 @@ def sort_ids(folder: Path, task: GroupTask, meter: Meter) -> None:
         meter.add(len(ids), ids.nbytes, share=(number + 1 - task.first) / len(task.tables))
     records = np.concatenate(parts)
     del parts
-    keys = _keys(records)
-    order = np.argsort(keys, kind="stable")
-    np.save(folder / "ids.npy", records[order])
-    np.save(folder / "bounds.npy", np.searchsorted(_ranges(keys[order], task.ranges), np.arange(task.ranges + 1)))
+    write_sorted(folder, records, _keys(records), range_starts(task.ranges))
 
 
 def find_repeated(folder: Path, task: RangeTask, meter: Meter) -> RepeatedIds:
@@ -162,12 +151,7 @@ def find_repeated(folder: Path, task: RangeTask, meter: Meter) -> RepeatedIds:
     """
     import numpy as np
 
-    parts = [np.empty((0, 3), np.uint64)]
-    for group in task.groups:
-        begin, end = np.load(group / "bounds.npy", mmap_mode="r")[task.number : task.number + 2].tolist()
-        parts.append(np.array(np.load(group / "ids.npy", mmap_mode="r")[begin:end]))
-    records = np.concatenate(parts)
-    del parts
+    records = read_range(task.groups, task.number)
     keys = _keys(records)
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
@@ -215,6 +199,7 @@ def rename_records(folder: Path, task: RenameTask, meter: Meter) -> None:
 
     table = task.folder / "decisions.parquet"
     rows = set(np.memmap(task.rows, np.uint32, "r")[task.begin : task.end].tolist())
+    starts = range_starts(len(task.ranges))
 
     @cache
     def keys_of(number: int) -> np.ndarray:
@@ -223,7 +208,7 @@ def rename_records(folder: Path, task: RenameTask, meter: Meter) -> None:
 
     def taken(doc_id: UUID) -> bool:
         key = _keys(np.frombuffer(doc_id.bytes, np.uint64).reshape(1, 2))
-        keys = keys_of(int(_ranges(key, len(task.ranges))[0]))
+        keys = keys_of(range_of(int(key[0]), starts))
         at = int(np.searchsorted(keys, key[0]))
         return at < len(keys) and bool(keys[at] == key[0])
 
@@ -241,14 +226,6 @@ def _keys(ids: np.ndarray) -> np.ndarray:
 
     mixed: np.ndarray = ids[:, 0] * np.uint64(ODD) + ids[:, 1]
     return mixed
-
-
-def _ranges(keys: np.ndarray, ranges: int) -> np.ndarray:
-    """Returns the range of each key, uint64 [records], by its upper half; it rises with the key. ranges: their number, below 2**32."""
-    import numpy as np
-
-    numbers: np.ndarray = (keys >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)
-    return numbers
 
 
 def _files(places: np.ndarray) -> np.ndarray:

@@ -9,14 +9,15 @@ Cost: the manifests of at most 50 artifacts per node.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from stages.questions.calculator.data_stages import COMMON_CRAWL, STAGES, Per, StageCost
-from stages.questions.plan import newest_folders
-from stages.record.contract.declaration import Artifact, seconds_of, unit_of
+from stages.questions.plan import newest_folders, read_bytes
+from stages.record.contract.declaration import seconds_of, unit_of
 from stages.record.contract.errors import VerificationError
 from stages.record.store import manifest
 
@@ -122,8 +123,19 @@ class Bottleneck:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """What a stage would refuse: of what it would get how many, the most that it takes, and what to do."""
+
+    node: str
+    what: str
+    count: float
+    most: int
+    do: str
+
+
+@dataclass(frozen=True)
 class DataCost:
-    """What the data half costs. unknown: what is left out, one sentence each."""
+    """What the data half costs. unknown: what is left out, one sentence each. refusals: what would end the run before its end."""
 
     crawl: Crawl
     cluster: Cluster
@@ -131,6 +143,7 @@ class DataCost:
     wall_s: float
     bottlenecks: tuple[Bottleneck, ...]
     unknown: tuple[str, ...]
+    refusals: tuple[Refusal, ...]
 
 
 def data_cost(
@@ -158,7 +171,18 @@ def data_cost(
         ("--node-memory", cluster.memory_bytes),
     ):
         unknown += [what] if value is None else []
-    return DataCost(crawl, cluster, stages, sum(one.wall_s for one in stages), bottlenecks(stages, cluster), tuple(unknown))
+    refused = _refusals([done[one] for one in reads["dedup"] if one in done]) if "dedup" in done else ()
+    return DataCost(crawl, cluster, stages, sum(one.wall_s for one in stages), bottlenecks(stages, cluster), tuple(unknown), refused)
+
+
+def _refusals(before: Sequence[StageEstimate]) -> tuple[Refusal, ...]:
+    """Returns why dedup would refuse its input. before: the estimates of what it reads."""
+    from stages.corpus.dedup.dedup_tables import MOST, TOO_MANY
+
+    documents = next((one.documents for one in before if one.documents), 0.0)
+    counts = {"documents": documents, "buckets": documents * STAGES["dedup"].buckets_per_document}
+    parts = math.ceil(max(counts.values()) / MOST)
+    return tuple(Refusal("dedup", what, count, MOST, TOO_MANY.format(parts=parts)) for what, count in counts.items() if count > MOST)
 
 
 def _estimated(
@@ -254,15 +278,9 @@ def _recorded(home: Path, folder: Path) -> Recorded | None:
         if usage is None or manifest.is_imported(artifact):
             return None
         inputs = [manifest.read_artifact(home / "artifacts" / one["artifact"]) for one in record["inputs"].values()]
-        size = sum(file["bytes"] for files in record["external"].values() for file in files) + sum(map(_bytes_of, inputs))
+        size = sum(file["bytes"] for files in record["external"].values() for file in files) + sum(map(read_bytes, inputs))
         documents = float(record["rows"]) if unit_of(record) == "documents" else None
         workers = record["runtime"].get("workers", 1)
         usages = seconds_of(record), workers, usage["memory_bytes"], usage["scratch_bytes"]
         return Recorded(record["alias"], size, record["bytes"], documents, *usages) if size else None
     return None
-
-
-def _bytes_of(artifact: Artifact) -> float:
-    """Returns the bytes that a stage reads of an artifact: of a crawl, those of its files."""
-    size = artifact.summary.get("bytes") if artifact.manifest["node"] == "crawl" else None
-    return float(size) if isinstance(size, int | float) else float(artifact.manifest["bytes"])

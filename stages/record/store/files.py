@@ -31,8 +31,8 @@ def is_only_read() -> bool:
     return _READING.get()
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Replaces the content of a file by `text`. A crash leaves the old or the new content. Of simultaneous writers, the last one wins.
+def write_durably(path: Path, content: str | bytes) -> None:
+    """Replaces the content of a file; text is written in UTF-8. A crash leaves the old or the new content. Of simultaneous writers, the last one wins.
 
     Raises:
         IsADirectoryError: `path` is a folder.
@@ -41,8 +41,8 @@ def write_durably(path: Path, text: str) -> None:
         f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.{threading.get_ident()}"
     )  # other machines have such numbers, too
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         try:

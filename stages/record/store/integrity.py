@@ -5,8 +5,8 @@ and its manifest is the one that was published (recorded.py). After the build th
 times and inode (external.mark_of), but not while it is younger than the clock of the file system can distinguish. The files of a newly
 published artifact are remembered too. A failing disk can change bytes and none of these marks; `loam lineage verify` finds that, because it
 reads everything.
-The remembered hashes are in one small file per artifact, <home>/verified/<node>/<folder>.json. It only saves time, and gc removes it with
-its artifact.
+What is remembered are the marks of the files that had their recorded sha256, under the digest of the artifact, in one file per artifact,
+<home>/verified/<node>/<folder>.marks: 32 bytes per file, in the order of its list. It only saves time, and gc removes it with its artifact.
 Cost: one stat per file; one read of each file that is not remembered, about 1 GB/s.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,10 +24,14 @@ from typing import NoReturn
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import VerificationError
 from stages.record.store import external, manifest, recorded
+from stages.record.store.files import is_only_read, write_durably
 
 ANNOUNCED_BYTES = 1 << 30  # a read of at least this many bytes is announced
 CLOCK_WAIT_S = 1.5 * external.GRAIN_NS / 1e9
 SHOWN = 3  # faults named in a message
+SUFFIX = ".marks"
+MARK, UNKNOWN = 4, (0, 0, 0, 0)
+"""Values of a mark, and what stands for none."""
 
 
 def glance(artifact: Artifact) -> list[str]:
@@ -39,30 +44,38 @@ def check(home: Path, artifact: Artifact, say: Callable[[str], None] = lambda li
     """Returns what is wrong with an artifact's manifest and files, one line each. Reads only files that are not remembered.
 
     Args:
-        home: The home that remembers the hashes.
+        home: The home that remembers the marks.
         artifact: The artifact, of this or another home.
         say: Receives one line when ANNOUNCED_BYTES or more have to be read.
 
     Returns:
         The faults; empty when every file has its recorded sha256.
     """
-    file = _memory_file(home, artifact)
-    memory = external.read_memory(file)
-    before = dict(memory)
-    inside = f"{artifact.path.absolute()}/"
-    record = artifact.manifest
+    file, record = _memory_file(home, artifact), artifact.manifest
+    marks = _read_marks(file, artifact)
+    before = marks[:]
     size_bytes = record["bytes"] if "file_list" in record else sum(entry["bytes"] for entry in record["files"])
-    unknown = size_bytes - sum(mark[0] for name, (mark, _) in memory.items() if name.startswith(inside))
+    unknown = size_bytes - sum(marks[::MARK])
     if unknown >= ANNOUNCED_BYTES:
         say(f"reads {unknown / 1e9:,.1f} GB of {manifest.artifact_id(artifact)} to compare them with its manifest")
-    wrong = manifest.verify(artifact, lambda path: external.remembered_sha256(path, memory))
-    if memory != before:
-        external.write_memory(file, memory)
+
+    def has_sha256(number: int, path: Path, sha256: str) -> bool:
+        mark, own = external.mark_of(path), slice(number * MARK, (number + 1) * MARK)
+        if marks[own] == _packed(mark):
+            return True
+        same = external.sha256_file(path) == sha256
+        marks.extend([0] * (own.start - len(marks)))  # where fewer are remembered
+        marks[own] = _packed(mark if same and external.mark_of(path) == mark and external.at_rest(mark) else UNKNOWN)
+        return same
+
+    wrong = manifest.verify(artifact, has_sha256)
+    if marks != before:
+        _write_marks(file, artifact, marks)
     return recorded.faults(artifact) + wrong
 
 
 def check_anew(home: Path, artifact: Artifact) -> list[str]:
-    """Returns what `check` returns of the files, but reads every byte. Forgets the hashes of a damaged artifact."""
+    """Returns what `check` returns of the files, but reads every byte. Forgets the marks of a damaged artifact."""
     wrong = manifest.verify(artifact)
     if wrong:
         _memory_file(home, artifact).unlink(missing_ok=True)
@@ -76,24 +89,22 @@ def remember(home: Path, artifact: Artifact, hashed: Mapping[str, Sequence[int]]
     is therefore young, so this function waits 30 ms until the clock can distinguish a later change.
 
     Args:
-        home: The home that remembers the hashes.
+        home: The home that remembers the marks.
         artifact: The published artifact.
         hashed: Path in the artifact -> mark of the file when its sha256 was computed (manifest.list_files).
     """
     time.sleep(CLOCK_WAIT_S)
-    memory: external.Remembered = {}
-    folder = artifact.path.absolute()
+    marks = _packed([])
     for entry in manifest.files_of(artifact):
-        path = f"{folder}/{entry['path']}"
-        now, then = external.mark_of(path), hashed[entry["path"]]
-        if (now[0], now[1], now[3]) == (then[0], then[1], then[3]) and external.at_rest(now):
-            memory[path] = (now, entry["sha256"])
-    external.write_memory(_memory_file(home, artifact), memory)
+        now, then = external.mark_of(f"{artifact.path}/{entry['path']}"), hashed[entry["path"]]
+        same = (now[0], now[1], now[3]) == (then[0], then[1], then[3])
+        marks.extend(_packed(now if same and external.at_rest(now) else UNKNOWN))
+    _write_marks(_memory_file(home, artifact), artifact, marks)
 
 
 def forget(home: Path, artifact: str) -> None:
-    """Forgets the hashes, and the copy of the manifest, of "<node>/<folder>", an artifact that is being removed."""
-    for file in (home / "verified" / f"{artifact}.json", manifest.copy_path(home / "artifacts" / artifact)):
+    """Forgets the marks, and the copy of the manifest, of "<node>/<folder>", an artifact that is being removed."""
+    for file in (home / "verified" / f"{artifact}{SUFFIX}", manifest.copy_path(home / "artifacts" / artifact)):
         file.unlink(missing_ok=True)
         with suppress(OSError):  # the folder still holds the files of other artifacts of the node
             file.parent.rmdir()
@@ -127,8 +138,32 @@ def remedy(artifact: Artifact, recipe: str, options: str = "") -> str:
 
 
 def _memory_file(home: Path, artifact: Artifact) -> Path:
-    """Returns the path of the file with an artifact's remembered hashes. For an artifact of another home, its folder's path decides it."""
+    """Returns the path of the file with an artifact's remembered marks. For an artifact of another home, its folder's path decides it."""
     folder = artifact.path.absolute()
     if folder.parent.parent == (home / "artifacts").absolute():
-        return home / "verified" / folder.parent.name / f"{folder.name}.json"
-    return home / "verified" / "elsewhere" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
+        return home / "verified" / folder.parent.name / f"{folder.name}{SUFFIX}"
+    return home / "verified" / "elsewhere" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}{SUFFIX}"
+
+
+def _packed(mark: Sequence[int]) -> array[int]:
+    """Returns the values of a mark as numbers of 64 bits: inodes have all of them, and times before 1970 are negative."""
+    return array("Q", [value & 0xFFFF_FFFF_FFFF_FFFF for value in mark])
+
+
+def _read_marks(file: Path, artifact: Artifact) -> array[int]:
+    """Returns the remembered marks of an artifact's files, one after another; none if the file is absent, unreadable or of other files."""
+    marks = array("Q")
+    with suppress(OSError, ValueError):  # cut in the middle of a number
+        digest, _, data = file.read_bytes().partition(b"\n")
+        if digest == artifact.manifest["digest"].encode():
+            marks.frombytes(data)
+    return marks
+
+
+def _write_marks(file: Path, artifact: Artifact, marks: array[int]) -> None:
+    """Remembers marks, except while the home is only read. Ignores a file that cannot be written."""
+    if is_only_read():
+        return
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, artifact.manifest["digest"].encode() + b"\n" + marks.tobytes())

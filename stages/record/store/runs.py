@@ -89,8 +89,8 @@ class _End(TypedDict):
 
 
 def new_run_id(recipe: Recipe) -> str:
-    """Returns a new id: "<date>-<time>-<recipe>-<4 hex digits>"."""
-    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(2)}"
+    """Returns a new id: "<date>-<time>-<recipe>-<8 hex digits>"."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(4)}"
 
 
 def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_id: str = "") -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.cli.calculator import crawl_lines
 from flows.pipeline import pipeline
 from stages.questions.calculator import data_cost as module
 from stages.questions.calculator.data_cost import Cluster, Crawl, DataCost, Recorded, data_cost, home_records
@@ -74,6 +75,27 @@ def test_the_largest_bottlenecks_are_named_and_what_does_not_fit_comes_first() -
     assert [one.limit for one in cost(Cluster(2, 10, memory_bytes=31e9)).bottlenecks] == ["processor", "serial", "serial"]
     many = cost(Cluster(2, 1, memory_bytes=31e9), crawl=replace(CRAWL, pages_per_file=4e6)).bottlenecks[0]
     assert (many.node, many.limit, many.what) == ("extract", "memory", "the driver"), "80 bytes for 400 M pages"
+
+
+def test_a_plan_says_what_dedup_would_refuse_and_what_to_do() -> None:
+    """It numbers 4,294,967,295 documents and as many buckets. extract keeps half of the pages; made documents share two buckets each."""
+    made = {**MADE, "dedup": StageCost("made", 1e9, 1.0, 1.0, 0.0, (), 0.0, 0.0, 0.0, buckets_per_document=2.0)}
+    reads = {**READS, "dedup": ("extract",)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STAGES", made)
+        for pages, expected in (
+            (42_949_672.0, []),
+            (43e6, [("buckets", 4.3e9)]),
+            (90e6, [("documents", 4.5e9), ("buckets", 9e9)]),
+        ):
+            found = cost(Cluster(2, 10), reads=reads, crawl=replace(CRAWL, pages_per_file=pages)).refusals
+            assert [(one.node, one.what, one.count) for one in found] == [("dedup", *one) for one in expected]
+            assert all(one.most == 4_294_967_295 for one in found)
+    assert [one.do.partition(",")[0] for one in found] == ["Divide the crawl into at least 3 parts"] * 2
+    lines = dict(crawl_lines(replace(cost(Cluster(2, 10)), refusals=found[:1]), "", ""))
+    assert lines["dedup refuses"].startswith(
+        "about 4.5 B documents, it numbers at most 4,294,967,295. Divide the crawl into at least 3 parts"
+    )
 
 
 def test_a_limit_on_the_text_limits_the_workers_and_not_the_choice() -> None:

@@ -117,6 +117,7 @@ def test_elements_are_few_enough_to_have_ten_minutes_of_work_each(seconds: float
     assert slurm._elements(large, stage, "toys")[0] == (2 if seconds == 1.0 else 3), "larger shards take longer"
 
 
+@pytest.mark.long
 def test_a_killed_element_is_submitted_again_for_what_it_left(arrays: Path, tmp_path: Path) -> None:
     stage: Any = Stage(tmp_path / "scratch", elements=2)
     run_shards(shard, words(5, w2={"once": str(tmp_path / "killed")}), stage, "toys")
@@ -124,6 +125,7 @@ def test_a_killed_element_is_submitted_again_for_what_it_left(arrays: Path, tmp_
     assert {path.name for path in (tmp_path / "scratch" / "toys").iterdir()} == {*(f"{number:05d}" for number in range(5)), "slurm-logs"}
 
 
+@pytest.mark.long
 def test_submissions_that_make_something_are_not_counted(arrays: Path, tmp_path: Path) -> None:
     """Catches: an array whose time limit is short, ended after three rounds that all made progress."""
     stage: Any = Stage(tmp_path / "scratch", elements=1)
@@ -132,6 +134,7 @@ def test_submissions_that_make_something_are_not_counted(arrays: Path, tmp_path:
     assert arrays_of(stage) == [f"{left} shards of toys in 1 elements" for left in (5, 5, 4, 3, 2, 1)]
 
 
+@pytest.mark.long
 def test_a_designed_error_is_that_of_the_shard_and_the_others_are_made(arrays: Path, tmp_path: Path) -> None:
     stage: Any = Stage(tmp_path / "scratch", elements=1)
     with pytest.raises(StageError, match=r"The page cannot be read\.") as caught:
@@ -142,6 +145,7 @@ def test_a_designed_error_is_that_of_the_shard_and_the_others_are_made(arrays: P
     assert len(stage.said) == 3, "the error of the earlier run is not that of the killed shard"
 
 
+@pytest.mark.long
 def test_a_shard_that_fails_each_time_is_named_with_its_record_and_the_log(arrays: Path, tmp_path: Path) -> None:
     stage: Any = Stage(tmp_path / "scratch", elements=1)
     message = "1 shards of toys are missing after 3 submissions that made none of them. Shard 00001 failed at record of w1: ValueError: no way with w1"
@@ -168,6 +172,7 @@ def test_a_full_disk_in_a_shard_is_an_error_of_the_disk(arrays: Path, tmp_path: 
     assert caught.value.errno == errno.ENOSPC and caught.value.filename == "/full"
 
 
+@pytest.mark.long
 def test_a_secret_in_an_error_is_in_no_file(arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrstuvwxyz012345")
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123456789abcdef01234567")
@@ -182,6 +187,7 @@ def state_of(root: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_a_driver_that_died_is_followed_by_one_that_waits_for_its_array(arrays: Path, tmp_path: Path) -> None:
     root = tmp_path / "scratch" / "toys"
     root.mkdir(parents=True)
@@ -356,6 +362,7 @@ def test_switches_of_slurm_and_keys_that_no_shard_needs_do_not_reach_its_command
     assert {name: found[name] for name in kept} == kept and not dropped.keys() & found.keys()
 
 
+@pytest.mark.long
 def test_a_stage_has_one_key_and_one_digest_on_both_engines(arrays: Path, tmp_path: Path) -> None:
     config = {"words": ["alpha", "beta", "gamma", "delta"]}
     local = run_stage(WORDS, config, {}, tmp_path / "local", runtime={"workers": 2})

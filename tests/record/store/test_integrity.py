@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from stages.questions import lineage as ask
@@ -21,7 +21,7 @@ from stages.record.run.gc import collect
 from stages.record.run.node_job import prepare
 from stages.record.run.runner import run_node
 from stages.record.store import external, integrity, manifest, names
-from tests.conftest import run_stage
+from tests.conftest import rewrite_manifest, run_stage
 from tests.record.toys import COUNT, WORDS, CountConfig, run_count, run_words
 
 
@@ -74,22 +74,47 @@ def test_a_hit_with_a_file_that_is_gone_is_refused(tmp_path: Path, kind: str) ->
 def test_a_hit_reads_nothing_and_an_input_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also right after it was built: its files are remembered as they were hashed for the manifest."""
     words = run_stage(WORDS, {}, {}, tmp_path)
-    remembered = json.loads((tmp_path / "verified" / "words" / f"{words.path.name}.json").read_text())
-    assert sorted(remembered) == [str(words.path / "word" / f"0000{n}.txt") for n in range(3)]
+    assert remembered(tmp_path, words) == [external.mark_of(words.path / "word" / f"0000{n}.txt") for n in range(3)]
     read: list[Path] = []
     true = external.sha256_file
     monkeypatch.setattr(external, "sha256_file", lambda path: read.append(path) or true(path))
     run_stage(WORDS, {}, {}, tmp_path)
     run_stage(COUNT, {}, {"words": words}, tmp_path)
     assert read == []
-    (tmp_path / "verified" / "words" / f"{words.path.name}.json").write_text("{ half")
-    run_stage(COUNT, {"factor": 2}, {"words": words}, tmp_path)
-    assert len(read) == 3
-    run_stage(COUNT, {"factor": 3}, {"words": words}, tmp_path)
-    assert len(read) == 3, "what was read is remembered"
+    file = memory(tmp_path, words)
+    whole = file.read_bytes()
+    cases = ((whole[:-1], 3), (whole[:-8], 1), (b"0" + whole[1:], 3), (b"", 3))  # cut within a number, by a number, of another artifact
+    for factor, (spoiled, again) in enumerate(cases, 1):
+        file.write_bytes(spoiled)
+        read.clear()
+        run_stage(COUNT, {"factor": 2 * factor}, {"words": words}, tmp_path)
+        assert len(read) == again
+        run_stage(COUNT, {"factor": 2 * factor + 1}, {"words": words}, tmp_path)
+        assert len(read) == again, "what was read is remembered"
 
 
-def test_a_home_that_was_moved_is_read_again(tmp_path: Path) -> None:
+def memory(home: Path, artifact: Artifact) -> Path:
+    """The file with the marks of an artifact's files."""
+    return home / "verified" / "words" / f"{artifact.path.name}.marks"
+
+
+def remembered(home: Path, artifact: Artifact) -> list[list[int]]:
+    """The marks of those files that are remembered."""
+    digest, _, data = memory(home, artifact).read_bytes().partition(b"\n")
+    assert digest.decode() == artifact.manifest["digest"]
+    return [mark for mark in np.frombuffer(data, np.int64).reshape(-1, 4).tolist() if any(mark)]
+
+
+def test_a_file_that_another_manifest_names_is_not_taken_for_remembered(tmp_path: Path) -> None:
+    """Marks are those of files with the sha256 of one manifest. With a changed sha256 and the digest of it, the file is read again."""
+    words = run_stage(WORDS, {}, {}, tmp_path)
+    files = [dict(entry) for entry in words.manifest["files"]]
+    files[1]["sha256"] = "0" * 64
+    rewrite_manifest(words.path, files=files, digest=manifest.content_digest(cast(Any, files), words.manifest["identity"]))
+    assert any("bytes differ" in line for line in integrity.check(tmp_path, manifest.read_artifact(words.path)))
+
+
+def test_damage_in_a_home_that_was_moved_is_found(tmp_path: Path) -> None:
     words = run_stage(WORDS, {}, {}, tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "b")
     there = manifest.read_artifact(tmp_path / "b" / words.path.relative_to(tmp_path / "a"))
@@ -102,7 +127,7 @@ def test_files_just_written_are_not_remembered_before_the_clock_can_tell(tmp_pat
     monkeypatch.setattr(integrity.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(external.time, "time_ns", lambda: 0)
     words = run_stage(WORDS, {}, {}, tmp_path)
-    assert json.loads((tmp_path / "verified" / "words" / f"{words.path.name}.json").read_text()) == {}
+    assert remembered(tmp_path, words) == []
 
 
 def test_a_file_changed_between_its_hash_and_its_place_is_not_remembered(tmp_path: Path) -> None:
@@ -110,7 +135,7 @@ def test_a_file_changed_between_its_hash_and_its_place_is_not_remembered(tmp_pat
     marks = {entry["path"]: external.mark_of(words.path / entry["path"]) for entry in words.manifest["files"]}
     marks["word/00001.txt"][1] -= 1
     integrity.remember(tmp_path, words, marks)
-    assert len(json.loads((tmp_path / "verified" / "words" / f"{words.path.name}.json").read_text())) == 2
+    assert len(remembered(tmp_path, words)) == 2
 
 
 def test_an_input_that_is_damaged_while_it_is_read_is_named(tmp_path: Path) -> None:
@@ -197,10 +222,10 @@ def test_a_failing_disk_is_found_by_verify_which_forgets_what_was_remembered(tmp
     words = run_stage(WORDS, {}, {}, tmp_path)
     database.update(tmp_path)
     file = words.path / "word" / "00000.txt"
+    before = external.mark_of(file)
     flip(file)
-    memory = external.read_memory(tmp_path / "verified" / "words" / f"{words.path.name}.json")
-    memory[str(file)] = (external.mark_of(file), hashlib.sha256(b"alpha").hexdigest())
-    external.write_memory(tmp_path / "verified" / "words" / f"{words.path.name}.json", memory)
+    marks = memory(tmp_path, words)
+    marks.write_bytes(marks.read_bytes().replace(np.array(before).tobytes(), np.array(external.mark_of(file)).tobytes()))
     run_stage(COUNT, {}, {"words": words}, tmp_path)
     assert len(ask.verify(tmp_path, "words-1")[1]) == 1
     with pytest.raises(VerificationError, match="bytes differ"):
@@ -226,7 +251,7 @@ def test_a_manifest_whose_digest_is_not_that_of_its_files_is_damaged(tmp_path: P
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     words = run_stage(WORDS, {}, {}, tmp_path)
 
-    def unreadable(path: Path) -> str:
+    def unreadable(number: int, path: Path, sha256: str) -> bool:
         raise OSError(5, "Input/output error", str(path))
 
     assert manifest.verify(words, unreadable)[0] == f"{words.path / 'word' / '00000.txt'}: cannot be read (Input/output error)"
