@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flows.opened_recipe import Session
     from flows.prefect_events.event_sender import ShownAs
     from stages.questions.estimate import Estimate
+    from stages.questions.rough_estimate import MachineSpeed
     from stages.record.contract.recipe import Recipe as CheckedRecipe
 
 
@@ -97,7 +98,7 @@ def run(
         return 0
     off = f", off: {', '.join(plan.off)}" if plan.off else ""
     say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-    _run_shown(common, session.home, prefect, ShownAs(command, session.recipe.name), work)
+    _run_shown(common, session.home, prefect, ShownAs(command, name or session.recipe.name), work)
     return 0
 
 
@@ -121,6 +122,7 @@ def plan(
         return calculate(recipe, settings, of_crawl, of_training, common)
     from flows.opened_recipe import open_session, refuse_announced, refuse_damaged, refuse_missing
     from stages.questions.estimate import estimate_nodes
+    from stages.questions.rough_estimate import probed, rough_seconds
     from stages.questions.training_size import training_size
     from stages.record.store.files import only_reading
 
@@ -128,7 +130,9 @@ def plan(
         session = open_session(recipe, settings, common.home)
         found = session.plan(until)
     estimates = estimate_nodes(session.home, session.recipe, session.steps(until), found)
-    size = [*training_size(session.recipe, found), *total_lines(estimates, session.home)]
+    unlike = [one.node for one in estimates if not one.like]
+    rough = rough_seconds(session.recipe, session.steps(until), found, unlike, speed := probed()) if unlike else {}
+    size = [*training_size(session.recipe, found), *total_lines(estimates, session.home, rough)]
     steps = [
         {"node": s.node, "state": s.state, "artifact": s.artifact.path.name if s.artifact else "", "why": "; ".join(s.why)}
         for s in found.steps
@@ -145,19 +149,39 @@ def plan(
             say()
         for what, value in size:
             say(f"{what:<26} {value}")
+        if rough:
+            say(f"{'rough time':<26} {rough_text(rough, speed)}")
         if found.off:
             say()
             print_table([{"off": node, "why": why} for node, why in found.off.items()])
 
     answer(
         common,
-        {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off, "derived": derived},
+        {
+            "steps": steps,
+            "size": dict(size),
+            "expected": estimates,
+            "rough_s": rough,
+            "missing": found.missing,
+            "off": found.off,
+            "derived": derived,
+        },
         show,
     )
     refuse_missing(session, found)
     refuse_damaged(session, found)
     refuse_announced(session, found, size)
     return 0
+
+
+def rough_text(rough: Mapping[str, float], speed: MachineSpeed) -> str:
+    """Returns the time of the nodes that only coefficients tell, and how fast this machine is."""
+    longest = sorted(rough, key=lambda node: -rough[node])[:3]
+    named = ", ".join(f"{node} {duration_text(rough[node])}" for node in longest)
+    return (
+        f"{duration_text(sum(rough.values()))} for {len(rough)} of the nodes without an earlier build here ({named}), by the speed of this machine: "
+        f"{speed.flops / 1e9:,.0f} GFLOP/s a core"
+    )
 
 
 def derived_rows(recipe: CheckedRecipe) -> list[dict[str, str]]:
@@ -186,17 +210,18 @@ def with_estimates(rows: Sequence[Mapping[str, object]], estimates: Sequence[Est
     return [{"node": row["node"], "state": row["state"]} | cells.get(str(row["node"]), empty) | dict(row) for row in rows]
 
 
-def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, str]]:
+def total_lines(estimates: Sequence[Estimate], home: Path, rough: Collection[str] = ()) -> list[tuple[str, str]]:
     """Returns (what, value) for the sums of the estimates.
 
     Args:
         estimates: The nodes to build.
         home: The home folder, for the space that is free there.
+        rough: Nodes that are estimated otherwise.
     """
     from stages.record.contract.environment import hardware
 
     found = [estimate for estimate in estimates if estimate.like]
-    without = [estimate.node for estimate in estimates if not estimate.like]
+    without = [estimate.node for estimate in estimates if not estimate.like and estimate.node not in rough]
     rows = []
     if found:
         nodes = f"{len(found)} node{'s' * (len(found) > 1)}"

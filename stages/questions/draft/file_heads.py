@@ -23,6 +23,7 @@ from stages.corpus.documents.document_format import NO_NAMES, DocumentFormat
 from stages.corpus.documents.format_csv import CsvFormat
 from stages.corpus.documents.format_text import TextFormat
 from stages.corpus.documents.import_documents import PATTERNS
+from stages.corpus.warc.html_files import holds_html
 from stages.examples.benchmarks.tasks import FORMATS
 from stages.examples.benchmarks.unknown_record import settings_for
 from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
@@ -149,6 +150,8 @@ def form_of(path: str) -> str:
     plain = os.path.basename(path).removesuffix(".gz")
     if b"\0" not in head and plain.endswith((".csv", ".tsv")):
         return "CSV"
+    if b"\0" not in head and holds_html(plain):
+        return "HTML"
     if b"\0" not in head and plain.endswith((".txt", ".md")):
         if plain.lower().startswith(NOTES):
             raise UnusableFileError("is a note beside the data, by its name: rename it if it is a document")
@@ -340,6 +343,22 @@ def read_text(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, Fi
     if bad or not texts[0][0].strip():
         raise UnusableFileError(bad[0] if bad else "has no text")
     return FileKind.DOCUMENTS, FileHead(1, texts, 0, 0, 1.0)
+
+
+def read_html(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:
+    """Returns the head of a file of HTML, which is one page.
+
+    Raises:
+        UnusableFileError: It gives no text.
+    """
+    from stages.corpus.warc.html_files import html_record
+
+    with open(path, "rb") as stream:
+        record = html_record(stream, os.path.basename(path), "init", "", pages.max_page_bytes)
+    texts = [(text, "") for text in _page_text(record)]
+    if record.problem or not texts:
+        raise UnusableFileError(f"gives no text ({record.problem or 'its page is empty'})")
+    return FileKind.CRAWL, FileHead(1, texts, 0, 0, 1.0)
 
 
 def read_warc(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:
