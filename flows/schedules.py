@@ -33,7 +33,7 @@ SHOWN = 3  # times that are shown
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ScheduledRecipe:
     """A recipe that is run at times.
 
     Attributes:
@@ -72,7 +72,7 @@ def next_times(cron: str, timezone: str) -> tuple[str, ...]:
     return tuple(one.isoformat() for one in asyncio.run(made.get_dates(SHOWN)))
 
 
-def make(recipe: str, settings: Sequence[str], until: str, home: str, cron: str, timezone: str) -> Schedule:
+def make(recipe: str, settings: Sequence[str], until: str, home: str, cron: str, timezone: str) -> ScheduledRecipe:
     """Schedules a recipe, in place of the schedule that it has.
 
     Args:
@@ -97,7 +97,7 @@ def make(recipe: str, settings: Sequence[str], until: str, home: str, cron: str,
         call_prefect(
             ["--no-prompt", "deploy", "flows/pretrain_flow.py:pretrain", "--name", name + SUFFIX, "--pool", POOL, "--description", about,
              "--params", json.dumps(parameters), "--cron", cron, "--timezone", timezone], environment)  # fmt: skip
-    return Schedule(name, given, cron, timezone, values, times)
+    return ScheduledRecipe(name, given, cron, timezone, values, times)
 
 
 def remove(recipe: str, home: str) -> str:
@@ -120,7 +120,7 @@ def remove(recipe: str, home: str) -> str:
     return name
 
 
-def listed(home: Path) -> list[Schedule]:
+def listed(home: Path) -> list[ScheduledRecipe]:
     """Returns the schedules on the server of a home, by name."""
     found = []
     with _client(home) as client:
@@ -128,7 +128,7 @@ def listed(home: Path) -> list[Schedule]:
             for entry in one.schedules if one.name.endswith(SUFFIX) else ():
                 cron, zone, values = entry.schedule.cron, entry.schedule.timezone or "UTC", one.parameters
                 name = one.name.removesuffix(SUFFIX)
-                found.append(Schedule(name, values["recipe"], cron, zone, values["set"], next_times(cron, zone)))
+                found.append(ScheduledRecipe(name, values["recipe"], cron, zone, values["set"], next_times(cron, zone)))
     return sorted(found, key=lambda one: one.name)
 
 

@@ -38,6 +38,7 @@ from stages.record.store.names import name_fault, near_name
 from stages.record.store.path_lists import is_path_list
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
     from pydantic import JsonValue
 
     from stages.corpus.warc.records import WarcRecord
@@ -273,7 +274,10 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     try:
         with pq.ParquetFile(path) as file:
             names, rows = file.schema_arrow.names, file.metadata.num_rows
-            kind = kind_of_record(dict.fromkeys(names))
+            first = next(file.iter_batches(batch_size=1), None)
+            kind = kind_of_record(first.to_pylist()[0] if first else dict.fromkeys(names))
+            if kind in DIALOGUES:
+                return kind, _dialogue_rows(kind, file)
             if kind != FileKind.DOCUMENTS:
                 shown = ", ".join(sorted(names)[:SHOWN_FIELDS])
                 raise UnusableFileError(
@@ -290,6 +294,14 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     if not texts:
         raise UnusableFileError("has no text in its first rows")
     return FileKind.DOCUMENTS, FileHead(len(read), texts, 0, 0, min(1.0, len(read) / max(rows, 1)), text_field=field)
+
+
+def _dialogue_rows(kind: FileKind, file: ParquetFile) -> FileHead:
+    """Returns the head of a Parquet file of chats or pairs."""
+    rows = next(file.iter_batches(batch_size=JUDGED_LINES)).to_pylist()
+    unread, uncarried, sizes = unread_dialogues(kind == FileKind.CONVERSATIONS, rows)
+    size = sum(len(str(row).encode("utf-8", "replace")) for row in rows)
+    return FileHead(len(rows), [], size, unread, len(rows) / file.metadata.num_rows, uncarried, len(rows), sizes)
 
 
 def _first_records(known: DocumentFormat, path: str, names: Mapping[str, str]) -> tuple[list[JsonRecord], list[str]]:
