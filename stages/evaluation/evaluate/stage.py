@@ -16,8 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,10 +165,8 @@ def _answer_ids(form: ChatFormat) -> AnswerIds:
     """Returns the function that gives the ids of a question and its answer, as sft trains them."""
     from stages.examples.items.chat import render_answer
 
-    remembering = replace(form, encode=cache(form.encode))  # a question comes with each of its answers
-
     def ids(question: str, answer: str) -> tuple[list[int], list[int]]:
-        return render_answer([{"role": "user", "content": question}], answer, remembering)
+        return render_answer([{"role": "user", "content": question}], answer, form)
 
     return ids
 
@@ -318,8 +315,9 @@ STAGE = Stage(
         "texts that the model writes, in generations.parquet and the report",
         "through the chat template, the ids that sft trains are scored; questions and prompts that are longer than the context are counted and "
         "named; an answer that is longer is scored as a whole; scores of a file's items are named loam_ and its task",
+        "chats by the chat template of the tokenizer",
     ),
-    distributions=("lm-eval", "torch", "transformers", "tokenizers"),
+    distributions=("lm-eval", "torch", "transformers", "tokenizers", "jinja2"),
     deterministic=False,
     uses_gpus=True,
 )

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import numpy as np
 
+from stages.examples.items.chat_template import RefusedChatError
 from stages.training.data.reader import SequenceFiles, write_sequence_files
 
 Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
@@ -74,6 +75,8 @@ class ExampleReason(StrEnum):
     """It quotes a document that is held out from pretraining."""
     NOTHING_TRAINED = "nothing_trained"
     """No assistant turn is left to train on."""
+    REFUSED_BY_TEMPLATE = "refused_by_template"
+    """The chat template refuses it, such as one with a system message, or what the assistant wrote cannot be told."""
     BEYOND_MAX_PAIRS = "beyond_max_pairs"
     """The recipe's max_pairs was reached."""
 
@@ -87,12 +90,14 @@ class Encoded(Generic[Record]):
         items: Their (ids, mask): one per conversation, two per pair.
         dropped: (record, reason) of the records left out.
         too_long: Tokens of each record that was left out because it is longer than the context.
+        refused: What the chat template said of each record that it refuses.
     """
 
     records: list[Record]
     items: list[Item]
     dropped: list[tuple[Record, ExampleReason]]
     too_long: list[int] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def reasons(self) -> dict[str, int]:
         """Returns the number of records left out, by reason."""
@@ -118,7 +123,12 @@ def encode_conversations(
         if record["doc_id"] in quoting:
             out.dropped.append((record, ExampleReason.HELD_OUT_DOCUMENT))
             continue
-        ids, mask = render(json.loads(record["messages"]))
+        try:
+            ids, mask = render(json.loads(record["messages"]))
+        except RefusedChatError as error:
+            out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
+            out.refused.append(str(error))
+            continue
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
         if reason:
             out.dropped.append((record, reason))
@@ -141,7 +151,12 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
     out: Encoded[PreferenceRecord] = Encoded([], [], [])
     for record in records:
         prompt = json.loads(record["prompt"])
-        both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
+        try:
+            both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
+        except RefusedChatError as error:
+            out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
+            out.refused.append(str(error))
+            continue
         if (longest := max(len(ids) for ids, _ in both)) > seq_len:
             out.dropped.append((record, ExampleReason.TOO_LONG))
             out.too_long.append(longest)
@@ -149,6 +164,12 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
             out.records.append(record)
             out.items.extend(_item(ids, mask) for ids, mask in both)
     return out
+
+
+def refusals(what: str, encoded: Encoded[Record]) -> str:
+    """Returns how many records the chat template refuses, and what it says of the first; empty if none. what: as of `context_advice`."""
+    total, found = len(encoded.records) + len(encoded.dropped), len(encoded.refused)
+    return f"{found:,} of {total:,} {what} are left out: {encoded.refused[0]}" if found else ""
 
 
 def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:

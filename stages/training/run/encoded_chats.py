@@ -59,12 +59,15 @@ def encode_chats(
             f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
             + (f"; left out: {left_out[part]}" if left_out[part] else "")
         )
+        if refused := pairs.refusals(f"{part} conversations", encoded):
+            ctx.log(refused)
         if advice := pairs.context_advice(f"{part} conversations", encoded, seq_len):
             ctx.log(advice)
     if not split["train"].items:
         raise StageError(
-            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}.",
+            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}."
+            + (f" The first: {split['train'].refused[0]}." if split["train"].refused else ""),
             where=f"node {ctx.node}",
-            do="Give other conversations; where they are too_long, a larger mix.seq_len helps.",
+            do="Give other conversations; where they are too_long, a larger mix.seq_len helps; where they are refused_by_template, other roles.",
         )
     return split["train"], split["validation"], sequence_of
