@@ -1,7 +1,8 @@
 """Encodes conversations and preference pairs as sequences of tokens, for sft, reference and dpo.
 
 Guarantee: the same records and the same `render` give the same sequences in the same order. Therefore the stored log-probabilities of the
-reference model belong to the right pairs in dpo. A record that is longer than the context is left out as a whole and counted.
+reference model belong to the right pairs in dpo. What is longer than the context is left out as a whole, or a conversation from one of its turns on,
+and counted.
 The module does not import torch.
 """
 
@@ -91,6 +92,7 @@ class Encoded(Generic[Record]):
         dropped: (record, reason) of the records left out.
         too_long: Tokens of each record that was left out because it is longer than the context.
         refused: What the chat template said of each record that it refuses.
+        cut: (trained tokens that are left, trained tokens of the whole) of each conversation whose last turns were left out.
     """
 
     records: list[Record]
@@ -98,6 +100,7 @@ class Encoded(Generic[Record]):
     dropped: list[tuple[Record, ExampleReason]]
     too_long: list[int] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    cut: list[tuple[int, int]] = field(default_factory=list)
 
     def reasons(self) -> dict[str, int]:
         """Returns the number of records left out, by reason."""
@@ -108,15 +111,16 @@ class Encoded(Generic[Record]):
 
 
 def encode_conversations(
-    records: Iterable[ConversationRecord], render: Render, seq_len: int, quoting: Collection[UUID] = ()
+    records: Iterable[ConversationRecord], render: Render, seq_len: int, quoting: Collection[UUID] = (), whole_turns: bool = False
 ) -> Encoded[ConversationRecord]:
     """Returns the encoded conversations, one item per conversation.
 
     Args:
         records: The conversations.
         render: The chat format.
-        seq_len: Tokens of the context; a longer conversation is left out.
+        seq_len: Tokens of the context.
         quoting: The doc_ids of conversations that quote a held-out document; they are left out.
+        whole_turns: Whether a longer conversation loses its last turns; else all of it is left out.
     """
     out: Encoded[ConversationRecord] = Encoded([], [], [])
     for record in records:
@@ -124,7 +128,10 @@ def encode_conversations(
             out.dropped.append((record, ExampleReason.HELD_OUT_DOCUMENT))
             continue
         try:
-            ids, mask = render(json.loads(record["messages"]))
+            messages = json.loads(record["messages"])
+            ids, mask = whole = render(messages)
+            if whole_turns and len(ids) > seq_len:
+                ids, mask = _whole_turns(messages, render, seq_len) or whole
         except RefusedChatError as error:
             out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
             out.refused.append(str(error))
@@ -137,7 +144,19 @@ def encode_conversations(
         else:
             out.records.append(record)
             out.items.append(_item(ids, mask))
+            if len(ids) < len(whole[0]):
+                out.cut.append((sum(mask[1:]), sum(whole[1][1:])))
     return out
+
+
+def _whole_turns(messages: Sequence[Mapping[str, str]], render: Render, seq_len: int) -> tuple[list[int], list[int]] | None:
+    """Returns (ids, mask) of the longest beginning of a conversation that ends with an answer and fits the context; None if none does."""
+    ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
+    for end in reversed(ends[:-1] if ends and ends[-1] == len(messages) else ends):
+        ids, mask = render(messages[:end])
+        if len(ids) <= seq_len:
+            return ids, mask
+    return None
 
 
 def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: int) -> Encoded[PreferenceRecord]:
@@ -170,6 +189,12 @@ def refusals(what: str, encoded: Encoded[Record]) -> str:
     """Returns how many records the chat template refuses, and what it says of the first; empty if none. what: as of `context_advice`."""
     total, found = len(encoded.records) + len(encoded.dropped), len(encoded.refused)
     return f"{found:,} of {total:,} {what} are left out: {encoded.refused[0]}" if found else ""
+
+
+def cut_text(what: str, encoded: Encoded[Record]) -> str:
+    """Returns how many conversations lost their last turns, and how much of what they train is left; empty if none."""
+    left, whole = (sum(tokens) for tokens in zip(*encoded.cut, strict=True)) if encoded.cut else (0, 0)
+    return f"{len(encoded.cut):,} {what} are longer than the context and keep their first turns: {left:,} of {whole:,} tokens with a loss" if whole else ""
 
 
 def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:
