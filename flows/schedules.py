@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zoneinfo import available_timezones
 
 from flows.opened_recipe import open_session
 from flows.prefect_server import client_environment
@@ -62,13 +63,13 @@ def next_times(cron: str, timezone: str) -> tuple[str, ...]:
     from prefect.server.schemas.schedules import CronSchedule
     from pydantic import ValidationError
 
+    if timezone not in available_timezones():
+        raise RecipeError(f"There is no time zone {timezone!r}.", where="--timezone", do="Name one as in Europe/Berlin.")
     try:
         made = CronSchedule(cron=cron, timezone=timezone)
-    except ValidationError as error:
-        bad_zone = any("timezone" in map(str, one["loc"]) for one in error.errors())
-        what = f"There is no time zone {timezone!r}." if bad_zone else f"{cron!r} is not a time of cron."
-        do = "Name one as in Europe/Berlin." if bad_zone else 'Give five fields (minute hour day month weekday), such as "0 3 * * 0".'
-        raise RecipeError(what, where="--timezone" if bad_zone else "--cron", do=do) from None
+    except ValidationError:
+        do = 'Give five fields (minute hour day month weekday), such as "0 3 * * 0".'
+        raise RecipeError(f"{cron!r} is not a time of cron.", where="--cron", do=do) from None
     return tuple(one.isoformat() for one in asyncio.run(made.get_dates(SHOWN)))
 
 
