@@ -25,7 +25,8 @@ from pydantic import JsonValue
 
 from dashboards.app import bound
 from dashboards.guard import local_only
-from stages.questions.talk.conversation import opening_ids, refuse_special_tokens
+from stages.examples.items.chat import prompt_ids
+from stages.questions.talk.conversation import prompt_of
 from stages.questions.talk.sampling import LARGEST_SEED
 from stages.questions.talk.written_answer import LoadedModel, seeded_generate
 from stages.record.contract.errors import LoamError, RecipeError
@@ -111,21 +112,19 @@ class PromptMaker:
 
     def __call__(self, prompt: str, **named: object) -> Any:
         """Returns the opening of a document."""
-        return self._batch(opening_ids(self._loaded.tokenizer, prompt))
+        return self._batch(prompt_ids(prompt, self._loaded.form, chat=False))
 
     def apply_chat_template(self, messages: list[dict[str, str]], **named: object) -> Any:
         """Returns a chat that waits for an answer.
 
         Raises:
-            RecipeError: The model is a base model, or a message forges a turn.
+            RecipeError: The model is a base model, or its chat template refuses the chat.
         """
         if not self._loaded.found.chats:
             raise RecipeError(
                 f"{self._loaded.found.alias} was not tuned on conversations.", do="Ask /v1/completions, or serve a tuned model."
             )
-        refuse_special_tokens(self._loaded.tokenizer, messages)
-        ids = self._loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
-        return self._batch(list(ids))
+        return self._batch(prompt_of(messages, self._loaded.form))
 
     def _batch(self, ids: list[int]) -> Any:
         """Returns what a tokenizer returns.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from prefect import flow
+from prefect.runtime import flow_run
 
 from flows.execute import run_nodes
 from flows.opened_recipe import expected_seconds, forced_nodes, open_session, refuse_damaged, refuse_missing, split_settings
@@ -12,7 +14,13 @@ from flows.prefect_server import end_with_worker
 from flows.task import link_report, step
 
 
-@flow(name="pretrain", flow_run_name="{recipe}", persist_result=False)  # type: ignore[untyped-decorator]
+def _name() -> str:
+    """Returns what Prefect calls the run: its name, else that of the recipe."""
+    given = flow_run.parameters
+    return str(given["name"] or Path(given["recipe"]).stem)
+
+
+@flow(name="pretrain", flow_run_name=_name, persist_result=False)  # type: ignore[untyped-decorator]
 def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = "", force: str = "", name: str = "", home: str = "") -> str:  # noqa: A002
     """Runs the whole pipeline of a recipe, from raw crawl to report.
 

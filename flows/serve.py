@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,8 @@ def serve(home: Path, port: int, announce: Callable[[Up], None]) -> int:
             children.append(start_server(port, environment, lock))
         wait_until_healthy(port, children[0])
         say_served(home, url)
-        _call(["work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-        _call(["--no-prompt", "deploy", "--all"], environment)
+        call_prefect(["work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
+        call_prefect(["--no-prompt", "deploy", "--all"], environment)
         worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", "loam"]
         children.append(subprocess.Popen(worker, env=environment, cwd=ROOT, preexec_fn=prepare_child))
         announce(Up(f"http://127.0.0.1:{port}", url, AUTH, profiles_path(home)))
@@ -113,12 +113,17 @@ def _reap(ours: set[int]) -> None:
                 os.waitpid(child.pid, os.WNOHANG)
 
 
-def _call(words: list[str], environment: dict[str, str]) -> None:
+def call_prefect(words: list[str], environment: Mapping[str, str]) -> None:
+    """Runs one of Prefect's commands.
+
+    Raises:
+        StageError: it failed.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "prefect", *words], env=environment, cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()[-800:].replace(environment[AUTH], STRUCK)
+        said = (done.stderr or done.stdout).strip()[-800:].replace(environment.get(AUTH) or STRUCK, STRUCK)
         raise StageError(f"`prefect {' '.join(words)}` failed.", do=f"Its last words: {said}")
 
 

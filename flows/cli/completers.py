@@ -21,7 +21,7 @@ def recipes(context: CompletionContext) -> list[str]:
     """Returns the recipes in configs/, then the recorded runs, because a run can be branched like a recipe."""
     from flows.opened_recipe import ROOT
 
-    return [*sorted(path.stem for path in (ROOT / "configs").glob("*.yaml")), *runs(context)]
+    return [*sorted(path.stem for path in (ROOT / "configs").rglob("*.yaml")), *runs(context)]
 
 
 def nodes(context: CompletionContext) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from flows.cli import completers
 from flows.cli.calculator import NO_CRAWL, NO_TRAINING, CrawlOptions, TrainingOptions, calculate, refuse_incomplete
 from flows.cli.options import COMMON, Command, Common, Node, Recipe, Settings, whole
-from flows.cli.printing import answer, print_table, say
+from flows.cli.printing import Row, answer, print_table, say
 from flows.cli.run_end import answer_run
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.quantities import duration_text, size_text
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from flows.opened_recipe import Session
     from flows.prefect_events.event_sender import ShownAs
     from stages.questions.estimate import Estimate
+    from stages.questions.plan import Plan
     from stages.record.contract.recipe import Recipe as CheckedRecipe
 
 
@@ -97,7 +98,7 @@ def run(
         return 0
     off = f", off: {', '.join(plan.off)}" if plan.off else ""
     say(f"recipe {session.recipe.name}: {len(plan.steps)} nodes, {cached} cached{off}; home {session.home}", error=True)
-    _run_shown(common, session.home, prefect, ShownAs(command, session.recipe.name), work)
+    _run_shown(common, session.home, prefect, ShownAs(command, name or session.recipe.name), work)
     return 0
 
 
@@ -128,7 +129,8 @@ def plan(
         session = open_session(recipe, settings, common.home)
         found = session.plan(until)
     estimates = estimate_nodes(session.home, session.recipe, session.steps(until), found)
-    size = [*training_size(session.recipe, found), *total_lines(estimates, session.home)]
+    rough, said = _rough(session, until, found, [one.node for one in estimates if not one.like])
+    size = [*training_size(session.recipe, found), *total_lines(estimates, session.home, rough)]
     steps = [
         {"node": s.node, "state": s.state, "artifact": s.artifact.path.name if s.artifact else "", "why": "; ".join(s.why)}
         for s in found.steps
@@ -136,28 +138,43 @@ def plan(
 
     derived = derived_rows(session.recipe)
 
-    def show() -> None:
-        print_table(with_estimates(steps, estimates))
-        if derived:
-            say()
-            print_table(derived)
-        if size:
-            say()
-        for what, value in size:
-            say(f"{what:<26} {value}")
-        if found.off:
-            say()
-            print_table([{"off": node, "why": why} for node, why in found.off.items()])
-
-    answer(
-        common,
-        {"steps": steps, "size": dict(size), "expected": estimates, "missing": found.missing, "off": found.off, "derived": derived},
-        show,
-    )
+    value = {"steps": steps, "size": dict(size), "expected": estimates, "rough_s": rough, "missing": found.missing, "off": found.off}
+    lines = [*size, *([("rough time", said)] if said else [])]
+    answer(common, value | {"derived": derived}, lambda: _show_plan(with_estimates(steps, estimates), derived, found.off, lines))
     refuse_missing(session, found)
     refuse_damaged(session, found)
     refuse_announced(session, found, size)
     return 0
+
+
+def _show_plan(nodes: Sequence[Row], derived: Sequence[Row], off: Mapping[str, str], lines: Sequence[tuple[str, str]]) -> None:
+    """Prints the tables of a plan, and the lines between them."""
+    print_table(nodes)
+    if derived:
+        say()
+        print_table(derived)
+    if lines:
+        say()
+    for what, value in lines:
+        say(f"{what:<26} {value}")
+    if off:
+        say()
+        print_table([{"off": node, "why": why} for node, why in off.items()])
+
+
+def _rough(session: Session, until: str, found: Plan, unlike: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Returns node -> seconds for nodes without an earlier build, as far as the speed of this machine tells, and the same in words."""
+    from stages.questions.rough_estimate import probed, rough_seconds
+
+    if not unlike:
+        return {}, ""
+    rough = rough_seconds(session.recipe, session.steps(until), found, unlike, speed := probed())
+    longest = sorted(rough, key=lambda node: -rough[node])[:3]
+    named = ", ".join(f"{node} {duration_text(rough[node])}" for node in longest)
+    return rough, (
+        f"{duration_text(sum(rough.values()))} for {len(rough)} of the nodes without an earlier build here ({named}), by the speed of this machine: "
+        f"{speed.flops / 1e9:,.0f} GFLOP/s a core"
+    )
 
 
 def derived_rows(recipe: CheckedRecipe) -> list[dict[str, str]]:
@@ -186,17 +203,18 @@ def with_estimates(rows: Sequence[Mapping[str, object]], estimates: Sequence[Est
     return [{"node": row["node"], "state": row["state"]} | cells.get(str(row["node"]), empty) | dict(row) for row in rows]
 
 
-def total_lines(estimates: Sequence[Estimate], home: Path) -> list[tuple[str, str]]:
+def total_lines(estimates: Sequence[Estimate], home: Path, rough: Collection[str] = ()) -> list[tuple[str, str]]:
     """Returns (what, value) for the sums of the estimates.
 
     Args:
         estimates: The nodes to build.
         home: The home folder, for the space that is free there.
+        rough: Nodes that are estimated otherwise.
     """
     from stages.record.contract.environment import hardware
 
     found = [estimate for estimate in estimates if estimate.like]
-    without = [estimate.node for estimate in estimates if not estimate.like]
+    without = [estimate.node for estimate in estimates if not estimate.like and estimate.node not in rough]
     rows = []
     if found:
         nodes = f"{len(found)} node{'s' * (len(found) > 1)}"

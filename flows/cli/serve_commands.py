@@ -1,4 +1,4 @@
-"""The commands `loam dashboard` and `loam serve`: servers on 127.0.0.1 that run until Ctrl-C and print their URL when they are up."""
+"""The commands `loam dashboard` and `loam serve`, servers on 127.0.0.1 that run until Ctrl-C, and `loam schedule`, which uses the second."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from flows.cli.options import COMMON, Command, Common, whole
-from flows.cli.printing import answer, say
+from flows.cli import completers
+from flows.cli.options import COMMON, Command, Common, Recipe, Settings, whole
+from flows.cli.printing import answer, answer_rows, say
+from stages.record.contract.errors import RecipeError
 
 LAST_PORT = 65_535
 
@@ -59,7 +61,48 @@ def serve(
     return serving.serve(home, port, announce)
 
 
+def schedule(
+    recipe: Recipe = "",
+    /,
+    *,
+    cron: Annotated[str, Parameter(metavar="TIMES", help="when to run it: minute hour day month weekday, such as '0 3 * * 0'")] = "",
+    timezone: Annotated[str, Parameter(metavar="ZONE", help="the zone of the times, such as Europe/Berlin")] = "UTC",
+    until: Annotated[str, Parameter(metavar="NODE", help="stop after this node", completer=completers.nodes)] = "",
+    remove: Annotated[bool, Parameter(negative=(), help="remove the schedule of the recipe")] = False,
+    settings: Settings = (),
+    common: Common = COMMON,
+) -> None:
+    """Run a recipe at times, while `loam serve` runs; without a recipe, list what is scheduled.
+
+    Raises:
+        RecipeError: The options do not fit together.
+    """
+    from flows import schedules
+
+    if not recipe:
+        if cron or remove or until or settings:
+            raise RecipeError("No recipe is named.", do="Name the recipe to schedule: loam schedule RECIPE --cron '0 3 * * 0'.")
+        rows = [{"recipe": one.name, "cron": one.cron, "zone": one.timezone, "next": one.next[0], "set": one.settings}
+                for one in schedules.listed(common.folder())]  # fmt: skip
+        answer_rows(common, rows)
+        return
+    if bool(cron) == remove:
+        raise RecipeError(
+            "Give either --cron or --remove.", where=recipe, do="For example --cron '0 3 * * 0', Sundays at three in the morning."
+        )
+    if remove:
+        name = schedules.remove(recipe, common.home)
+        answer(common, {"removed": name}, lambda: say(f"{name} is no longer scheduled"))
+        return
+    made = schedules.make(recipe, settings, until, common.home, cron, timezone)
+    answer(common, made, lambda: say(f"{made.name} runs next at {', '.join(made.next)}, while `loam serve` runs"))
+
+
 COMMANDS = (
     Command(dashboard, ("loam dashboard", "loam dashboard --port 0")),
     Command(serve, ("loam serve --port 4201",)),
+    Command(
+        schedule,
+        ("loam schedule", "loam schedule mine.yaml --cron '0 3 * * 0' --timezone Europe/Berlin", "loam schedule mine.yaml --remove"),
+    ),
 )

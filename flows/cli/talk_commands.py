@@ -64,13 +64,11 @@ def chat(
     from flows.cli.chat_session import ChatSession, refuse_too_long
     from flows.pipeline import models
     from stages.questions.talk.conversation import Conversation
-    from stages.questions.talk.exported_model import find_model, refuse_replaced_template
+    from stages.questions.talk.exported_model import find_model
     from stages.questions.talk.written_answer import load
 
     home = common.folder()
     found = [find_model(home, one, models()) for one in (name, *filter(None, (other,)))]
-    for model in found:
-        refuse_replaced_template(home, model)
     say(f"loading {' and '.join(model.alias for model in found)}", error=True)
     talks = [Conversation(load(model)) for model in found]
     refuse_too_long(talks, drawing.max_tokens)
@@ -96,12 +94,11 @@ def serve_model(
     """
     from flows import model_server
     from flows.pipeline import models
-    from stages.questions.talk.exported_model import find_model, refuse_replaced_template
+    from stages.questions.talk.exported_model import find_model
 
     model_server.refuse_without_extra()
     home = common.folder()
     found = find_model(home, name, models())
-    refuse_replaced_template(home, found)
 
     def announce(served: model_server.ServedModel) -> None:
         def show() -> None:

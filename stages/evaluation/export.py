@@ -20,6 +20,7 @@ from stages.record.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.record.contract.errors import StageError, VerificationError
 from stages.record.contract.report_section import Section, SectionTable, figure
 from stages.record.settings import StageConfig
+from stages.tokens.tokenizer.bpe import CHAT_TOKENS
 from stages.tokens.tokenizer.canary_files import check_canaries
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     model.generation_config.eos_token_id = list(dict.fromkeys((special["eos"], special["end_of_turn"])))
     model.generation_config.pad_token_id = special["pad"]
     model.save_pretrained(out)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(tokenizer / name, out / name)
+    for name in ("tokenizer.json", "tokenizer_config.json", CHAT_TOKENS):
+        if (tokenizer / name).exists():
+            shutil.copyfile(tokenizer / name, out / name)
     difference, largest = _compare(shape, weights, config, out, ctx)
     if not (math.isfinite(largest) and difference <= config.tolerance * largest):  # a NaN difference must fail too
         raise VerificationError(
@@ -120,7 +122,8 @@ def _special_ids(tokenizer: Path, vocab_size: int, ctx: Context) -> dict[str, in
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
-    return load_chat_format(tokenizer).special
+    special = load_chat_format(tokenizer).special
+    return {**special, "end_of_turn": special.get("end_of_turn", special["eos"])}
 
 
 def report_section(artifact: Artifact) -> Section:
@@ -149,6 +152,7 @@ STAGE = Stage(
     versions=(
         "Llama, Qwen3 or LFM2 in safetensors, logits compared after loading again",
         "scaling of RoPE and head_dim; logits compared over the whole context, with RoPE in fp32",
+        "the chat template has generation blocks, or is that of an imported tokenizer; chat_tokens.json",
     ),
     distributions=("torch", "transformers", "safetensors", "tokenizers"),
 )

@@ -63,11 +63,14 @@ class Conversations(StageConfig):
     """Settings of the conversations stage: chat files by path, and conversations from documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz) with one chat per line, in one of the formats that `format` names; "source" is optional."""
+    """JSONL files (plain or .gz) with one chat per line, or Parquet files with one per row, in one of the formats that `format` names; "source" is
+    optional."""
     format: str = AUTO
     """Format of the files: messages ({"messages": [{"role", "content"}, …]}), sharegpt ({"conversations": [{"from", "value"}, …]}), alpaca
-    ({"instruction", "input", "output"}), prompt_completion ({"prompt", "completion"}), or auto: the fields of the first record of each file
-    decide. All records of a file have one format."""
+    ({"instruction", "input", "output"}), prompt_completion ({"prompt", "completion"}), dolly ({"instruction", "context", "response"}), openorca
+    ({"question", "response"}), metamath ({"query", "response"}), wildchat ({"conversation": [{"role", "content"}, …]}), ultrachat ({"data": [text,
+    …]}) and lima ({"conversations": [text, …]}) as texts by turns, oasst_tree (the trees of OpenAssistant), or auto: the fields of the first
+    record of each file decide. All records of a file have one format."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Field of the format -> field of your records, such as {prompt: question, completion: answer}. A dotted name (data.turns) leads into
     nested objects. Needs `format`."""

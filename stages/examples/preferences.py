@@ -64,12 +64,14 @@ class Preferences(StageConfig):
     """Settings of the preferences stage: preference files by path, and pairs from documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz) with one pair per line, in one of the formats that `format` names; "source" is optional."""
+    """JSONL files (plain or .gz) with one pair per line, or Parquet files with one per row, in one of the formats that `format` names; "source" is
+    optional."""
     format: str = AUTO
     """Format of the files: prompt_pair ({"prompt", "chosen", "rejected"} as texts or messages), instruction_pair (the same with
     "instruction"), orca (the same with "question"), message_pair ({"chosen", "rejected"} as whole conversations), hh_rlhf (the same as texts
-    "Human: … Assistant: …"), ultrafeedback ({"instruction", "completions"} with two scored completions), or auto: the fields of the first
-    record of each file decide. All records of a file have one format."""
+    "Human: … Assistant: …"), ultrafeedback ({"instruction", "completions"} with scores) and nectar ({"prompt", "answers"} with ranks), of which
+    the best and the worst answer are the pair, shp ({"history", "human_ref_A", "human_ref_B", "labels"}), helpsteer3 ({"context", "response1",
+    "response2", "overall_preference"}), or auto: the fields of the first record of each file decide. All records of a file have one format."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Field of the format -> field of your records, such as {chosen: better, rejected: worse}. A dotted name (pair.better) leads into
     nested objects. Needs `format`."""

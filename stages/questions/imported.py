@@ -98,18 +98,18 @@ def refuse_missing_headers(recipe: Recipe, imported: Mapping[str, Artifact], off
         off: the nodes that the recipe leaves off.
 
     Raises:
-        RecipeError: a node trains on chats or asks in their form, and the tokenizer has no tokens for the headers of messages.
+        RecipeError: a node trains on chats or asks in their form, and the tokenizer has no chat template.
     """
-    from stages.tokens.tokenizer.bpe import read_chat_tokens
+    from stages.tokens.tokenizer.bpe import has_chat_template
 
     running = [node for node in recipe.sections if node not in imported and node not in off]
     chats = next((node for node in running if node in ("sft", "dpo") or getattr(recipe.sections[node], "chat", False)), "")
     tokenizer = imported.get(TOKENIZER)
-    if tokenizer is None or not chats or read_chat_tokens(tokenizer.path).can_chat:
+    if tokenizer is None or not chats or has_chat_template(tokenizer.path):
         return
     name = manifest.artifact_id(tokenizer)
     raise RecipeError(
-        f"{chats} uses chats, but the tokenizer {name} has no tokens for their headers, and its model no row for new ones.",
+        f"{chats} uses chats, but the tokenizer {name} has no chat template and no tokens for the headers of Loam's, and its model no row for new ones.",
         where=f"{recipe.source}: import.{TOKENIZER}",
         do=f"Import {TOKENIZER} again with tokens that it has, such as --map 'start_header=<s>' --map 'end_header=<unk>', or leave {chats} off.",
     )

@@ -2,9 +2,9 @@
 
 Guarantee: in a conversation, the loss covers the tokens of the assistant's messages and their end-of-turn tokens, and no others. (A model
 whose stop token is masked never stops: TRL issue 5988.) Conversations share packed sequences, but attention stays inside a conversation. A
-conversation that is too long for the context is left out as a whole, counted and listed in decisions/. With `replay`, some pretraining
-sequences are trained again among the chats; their loss is that of pretraining. If the base model was pretrained in this pipeline, conversations
-that quote a document held out from it are left out (stages/training/run/held_out_quotes.py).
+conversation that is too long for the context keeps its first turns or is left out (`too_long`), counted and listed in decisions/. With `replay`,
+some pretraining sequences are trained again among the chats; their loss is that of pretraining. If the base model was pretrained in this
+pipeline, conversations that quote a document held out from it are left out (stages/training/run/held_out_quotes.py).
 Cost: the same per token as pretraining.
 Source: the chat format of the tokenizer (stages/examples/items/chat.py); packing after arXiv 2404.10830; replay after arXiv 2403.08763.
 """
@@ -25,7 +25,7 @@ from stages.tokens.sequences.span_table import SEQUENCE_SPANS
 from stages.tokens.tokenizer.canary_files import check_canaries, write_canaries
 from stages.training.job.training_settings import SequenceTraining
 from stages.training.run import trained_artifact, training
-from stages.training.run.encoded_chats import encode_chats
+from stages.training.run.encoded_chats import TooLong, encode_chats
 from stages.training.run.held_out_quotes import ROLES, held_out_quotes
 from stages.training.run.mixture_sequences import Replayed, add_replay, fit_count, part_files, refuse_unfit_mixture
 from stages.training.run.training_replay import replay as train_windows_again
@@ -86,6 +86,10 @@ class SftConfig(SequenceTraining):
     sequence has more of them than a sequence of chats: its share of the loss is larger than this share; the log and the summary say how large.
     Validation is on chats alone. Source: replay in continued pretraining (Ibrahim et al. 2024, arXiv 2403.08763), and the pretraining mix of
     InstructGPT (PPO-ptx, Ouyang et al. 2022, arXiv 2203.02155)."""
+
+    too_long: TooLong = "whole_turns"
+    """A conversation that is longer than the context: whole_turns leaves out its last turns, so that it ends with an answer; drop leaves out all of
+    it. One whose first answer does not fit is left out in any case. The log says how many tokens with a loss are left."""
 
     @property
     def unused_roles(self) -> tuple[str, ...]:
@@ -149,7 +153,7 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
             where=f"node {ctx.node}",
             do="Use the tokenizer of the pretraining run.",
         )
-    train, validation, sequence_of = encode_chats(records, quotes, inputs["tokenizer"], shape.max_position_embeddings, ctx)
+    train, validation, sequence_of = encode_chats(records, quotes, inputs["tokenizer"], shape.max_position_embeddings, config.too_long, ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
     sequences = int(sequence_of["train"].max(initial=-1)) + 1
     parts = {"train": train, "validation": validation}
@@ -182,7 +186,9 @@ def _refuse_too_few(config: SftConfig, artifacts: Mapping[str, Artifact], ctx: C
 
     def sequences_of(records: Sequence[ConversationRecord], ctx: Context) -> int:
         quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
-        found = int(encode_chats(records, quotes, artifacts["train_tokenizer"], seq_len, ctx)[2]["train"].max(initial=-1)) + 1
+        found = (
+            int(encode_chats(records, quotes, artifacts["train_tokenizer"], seq_len, config.too_long, ctx)[2]["train"].max(initial=-1)) + 1
+        )
         if not config.replay or not {"mix", "encode"} <= artifacts.keys():
             return found
         train = part_files(artifacts["encode"].path, artifacts["mix"].path, "train", seq_len)
@@ -253,6 +259,7 @@ def _summary(trained: training.Trained, data: _Data) -> Summary:
         "steps": trained.job.steps,
         "epochs": trained.epochs,
         "conversations": len(data.train.items),
+        "conversations_cut": len(data.train.cut),
         **({"replayed_sequences": replayed.sequences, "replayed_targets_frac": round(replayed.targets_frac, 6)} if replayed else {}),
         "sequences_left_over_per_epoch": trained.order.sequences_left_over,
         "steps_skipped": trained.steps_skipped,
@@ -281,6 +288,7 @@ STAGE = Stage(
     enough=_refuse_too_few,
     summary={
         "conversations": "conversations for training",
+        "conversations_cut": "of them without their last turns, which do not fit the context",
         "replayed_sequences": "pretraining sequences in every epoch",
         "replayed_targets_frac": "part of the tokens with a loss that is replayed, 0 to 1",
         "validation_loss": "nats per held-out token",
@@ -308,8 +316,9 @@ STAGE = Stage(
         "model.json has conv_layers",
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
+        "chats by the chat template of the tokenizer; those that it refuses are left out",
     ),
-    distributions=("torch", "deepspeed", "safetensors", "tokenizers"),
+    distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,
     uses_gpus=True,
     importer=trained_artifact.IMPORT_MODEL,

@@ -210,9 +210,9 @@ def typed(home: Path, once: None, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_an_error_on_a_terminal_does_not_end_the_session(typed: Say) -> None:
-    code, out, err = typed("/nothing", "x <|eot_id|>", "x" * 400, "one")
+    code, out, err = typed("/nothing", "x <|eot_id|>\U000f0000", "x" * 400, "one")
     assert code == 0 and out.strip() and "There is no command '/nothing'" in err
-    assert "spells out <|eot_id|>" in err and "The text has 4" in err
+    assert "it spells out a special token and has U+F0000" in err and "The text has 4" in err
 
 
 def test_ctrl_c_between_answers_says_how_to_leave(typed: Say) -> None:

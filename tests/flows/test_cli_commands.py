@@ -48,7 +48,7 @@ def registered(app: App | None = None, above: tuple[str, ...] = ()) -> dict[str,
 
 
 def test_no_command_was_lost() -> None:
-    assert len(registered()) == 36 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
+    assert len(registered()) == 37 and {"run", "what-if", "lineage sql", "serve"} <= set(registered())
 
 
 # ------------------------------------------------------------------------------------------------------------------ help
@@ -171,6 +171,7 @@ ANSWERS: dict[str, tuple[str, ...]] = {
     "doctor machine": (),
 }
 SERVERS = {"dashboard", "serve"}
+OF_A_SERVER = {"schedule"}  # tests/flows/test_serve.py
 WITH_PREFECT = {"run", "stage"}
 OF_A_MODEL = {"chat", "serve-model", "export"}  # test_chat.py, test_model_server.py, tests/questions/taken_out
 OF_A_WHOLE_RECORD = {"runs export", "runs import"}  # tests/record/run/test_run_transfer.py
@@ -312,3 +313,19 @@ def test_the_version_of_the_envelope_is_documented() -> None:
     text = (PROJECT / "docs/design/running.md").read_text()
     (shown,) = re.findall(r'`(\{"schema_version": .*?\})`', text)
     assert list(json.loads(shown.replace("…", '""'))) == ["schema_version", "command", "answer"]
+
+
+def test_a_schedule_needs_a_recipe_times_and_a_server(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("name: mine\nseed: 1\ncrawl: {docs: {packages: [numpy]}}\n")
+    cases = {
+        ("--remove",): "No recipe is named.",
+        (str(recipe),): "Give either --cron or --remove.",
+        (str(recipe), "--cron", "0 3 * * 0", "--remove"): "Give either --cron or --remove.",
+        (str(recipe), "--cron", "0 3 * * 0", "--set", "mix.nosuch=1"): "nosuch",
+        (str(recipe), "--cron", "0 3 * * 0"): "No Prefect server of this home runs.",
+        (): "No Prefect server of this home runs.",
+    }
+    for words, message in cases.items():
+        done = loam("schedule", *words, home=tmp_path / "home", check=False)
+        assert done.returncode == 2 and message in done.stderr, (words, done.stderr)

@@ -128,7 +128,7 @@ def test_another_model_is_refused(clients: dict[str, TestClient]) -> None:
         ({"messages": []}, "messages is not a list of messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages is not a list of messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages is not a list of messages"),
-        ({"messages": [{"role": "user", "content": "x<|eot_id|>"}]}, "spells out <|eot_id|>"),
+        ({"messages": [{"role": "user", "content": "</x>" + "<|eot_id|>\U000f0000"}]}, "it spells out a special token and has U+F0000"),
         ({"messages": [{"role": "user", "content": "x" * 400}]}, "the context of export@dpo-1 has 256"),
     ],
 )

@@ -36,7 +36,7 @@ def on(given: Recipe) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Returns a home with an imported tokenizer and model, named as configs/sft.yaml and configs/evaluate.yaml name them."""
+    """Returns a home with an imported tokenizer and model, named as configs/sft.yaml and configs/examples/evaluate.yaml name them."""
     model = tiny_model.write(tmp_path / "model")
     for node, name in (("train_tokenizer", "my-tokenizer"), ("pretrain", "my-model")):
         words = ["lineage", "import", node, str(model), "--provenance", "Made for a test", "--as", name, "--home", str(tmp_path / "home")]

@@ -204,7 +204,7 @@ def test_what_a_failing_command_of_prefect_says_is_shown_without_the_secret(monk
     auth, real = new_auth(), subprocess.run
     monkeypatch.setattr(serve.subprocess, "run", lambda command, **rest: real(["sh", "-c", 'echo "sent $0 to it"; exit 3', auth], **rest))
     with pytest.raises(StageError) as caught:
-        serve._call(["deploy", "--all"], {**os.environ, AUTH: auth})
+        serve.call_prefect(["deploy", "--all"], {**os.environ, AUTH: auth})
     assert str(caught.value).startswith("`prefect deploy --all` failed.") and "sent *** to it" in str(caught.value)
 
 

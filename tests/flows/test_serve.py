@@ -21,7 +21,7 @@ import pytest
 
 from flows.prefect_access import profiles_path
 from stages.record.processes import free_port
-from tests.conftest import PROJECT
+from tests.conftest import PROJECT, answered, loam
 from tests.served import ask, client_environment, password
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
@@ -116,6 +116,37 @@ def test_the_profiles_file_is_all_that_prefects_commands_need(served: Served) ->
     nothing = {"PREFECT_API_URL": served.url, "PREFECT_PROFILES_PATH": str(served.home.parent / "none.toml")}
     stranger = subprocess.run(command, env=environment | nothing, capture_output=True, text=True, check=False)
     assert stranger.returncode != 0 and "pretrain/full" not in stranger.stdout
+
+
+def test_a_recipe_is_scheduled_listed_and_removed_by_the_command(served: Served) -> None:
+    def words(*given: str) -> list[str]:
+        return ["schedule", *given, "--json"]
+
+    recipe = served.home.parent / "mine.yaml"
+    recipe.write_text("name: mine\nseed: 1\ncrawl: {docs: {packages: [numpy]}}\n")
+    for hour in ("3", "4"):  # the second replaces the first
+        made = loam(
+            *words(str(recipe), "--cron", f"0 {hour} * * 0", "--timezone", "Europe/Berlin", "--until", "mix", "--set", "seed=2"),
+            home=served.home,
+        )
+        assert made.returncode == 0, made.stderr
+    one = answered(made.stdout)
+    assert [datetime.fromisoformat(time).strftime("%a %H:%M") for time in one["next"]] == ["Sun 04:00"] * 3
+    deployment = ask(served.home, "GET", "deployments/name/pretrain/mine-schedule")
+    assert [entry["schedule"]["cron"] for entry in deployment["schedules"] if entry["active"]] == ["0 4 * * 0"]
+    assert deployment["parameters"] == {
+        "recipe": str(recipe), "until": "mix", "start": "", "set": "seed=2", "force": "", "name": "", "home": str(served.home)
+    }  # fmt: skip
+    (row,) = answered(loam(*words(), home=served.home).stdout)
+    assert row == {"recipe": "mine", "cron": "0 4 * * 0", "zone": "Europe/Berlin", "next": one["next"][0], "set": "seed=2"}
+    wrong = {"--cron": ("tomorrow", "'tomorrow' is not a time of cron"), "--timezone": ("Mars/Base", "There is no time zone 'Mars/Base'")}
+    for option, (value, message) in wrong.items():
+        given = {"--cron": "0 3 * * 0", option: value}
+        refused = loam("schedule", str(recipe), *[word for pair in given.items() for word in pair], home=served.home, check=False)
+        assert refused.returncode == 2 and message in refused.stderr, refused.stderr
+    assert answered(loam(*words(str(recipe), "--remove"), home=served.home).stdout) == {"removed": "mine"}
+    again = loam("schedule", str(recipe), "--remove", home=served.home, check=False)
+    assert again.returncode == 2 and "The recipe mine has no schedule." in again.stderr
 
 
 def test_an_active_schedule_makes_runs_that_the_worker_starts(served: Served) -> None:

@@ -126,7 +126,6 @@ MUTATIONS: dict[str, tuple[str, Changed, str]] = {
     "template of the tokenizer changed": (
         "checkpoint", edited("tokenizer/tokenizer_config.json", lambda d: d.update(chat_template="{{ messages }}")), "template is",
     ),
-    "template of the code changed": ("checkpoint", patched(canaries, "template", lambda tokens: "{{ messages }}"), "own_template is"),
     "stop token unmasked": (
         "checkpoint", rendered(lambda _, ids, mask, stop: (ids, [m * (i != stop) for i, m in zip(ids, mask, strict=True)])), r"\.mask\[",
     ),
@@ -157,9 +156,8 @@ def test_another_chat_template_does_not_refuse_tokens(opened: dict[str, Artifact
     found = {of: copied(artifact, tmp_path) for of, artifact in opened.items()}
     edited("tokenizer/tokenizer_config.json", lambda d: d.update(chat_template="{{ messages }}"))(monkeypatch, tmp_path)
     rendered(lambda _, ids, mask, stop: (ids, [1] * len(ids)))(monkeypatch, tmp_path)
-    patched(canaries, "template", lambda tokens: "{{ messages }}")(monkeypatch, tmp_path)
     canary_files.check_canaries(found["tokens"], found["tokenizer"], CTX)
-    assert {"template", "own_template", "chats"} & json.loads((found["tokens"].path / canaries.NAME).read_text()).keys() == set()
+    assert {"template", "chats"} & json.loads((found["tokens"].path / canaries.NAME).read_text()).keys() == set()
 
 
 def test_a_long_value_is_shown_from_the_first_difference_on() -> None:

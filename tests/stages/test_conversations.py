@@ -109,6 +109,24 @@ def test_files_in_other_formats_are_read_each_in_its_own(tmp_path: Path, benchma
     assert [row for row in rows if row["source"] == "own"] == alone
 
 
+def test_a_parquet_file_gives_the_chats_of_the_same_rows_in_json_lines(tmp_path: Path, benchmarks: Artifact) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    records = [chat(f"Question {i}?", f"Answer number {i}.") for i in range(30)] + SHARED[:3]
+    records[4]["messages"].append({"role": "assistant", "content": None, "tool_calls": [{"name": "call"}]})
+    chats, shared = records[:30], records[30:]
+    for name, given in (("chats", chats), ("shared", shared)):
+        pq.write_table(pa.Table.from_pylist(given), tmp_path / f"{name}.parquet")
+    found = []
+    for ending in ("parquet", "jsonl"):
+        files = [made.jsonl(tmp_path / "chats.jsonl", chats), made.jsonl(tmp_path / "shared.jsonl", shared)]
+        given = [str(Path(file).with_suffix(f".{ending}")) for file in files]
+        out = run_stage(STAGE, {"files": given}, {"benchmarks": benchmarks}, tmp_path / "home")
+        found.append(([row["messages"] for row in rows_of(out)], out.manifest["record_counts"]["dropped"]))
+    assert found[0] == found[1] and len(found[0][0]) == 32 and found[0][1] == {"tools": 1}
+
+
 def test_the_users_own_fields_are_mapped_and_enter_the_key(tmp_path: Path, benchmarks: Artifact) -> None:
     config = {"files": [made.jsonl(tmp_path / "asked.jsonl", ASKED)], "max_bad_records": 1000}
     with pytest.raises(StageError, match="All records of asked.jsonl cannot be read: the record has the fields data, answer") as caught:
@@ -178,7 +196,7 @@ def test_records_that_mean_more_than_is_carried_are_dropped_counted_and_listed(t
     records[2]["messages"][1]["weight"] = 0
     records[3]["messages"][1] = {"role": "assistant", "content": None} | calls
     records[5]["tools"] = [{"type": "function"}]
-    judged = [{"prompt": f"Why {n}?", "completion": f"Because of {n}.", "label": bool(n % 2)} for n in range(4)]
+    judged = [{"prompt": f"Why {n}?", "completion": f"Because of {n}.", "accepted": bool(n % 2)} for n in range(4)]
     files = [made.jsonl(tmp_path / "a.jsonl", records), made.jsonl(tmp_path / "b.jsonl", judged)]
     artifact = run_stage(STAGE, {"files": files}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert artifact.manifest["record_counts"]["dropped"] == {"loss_weight": 1, "rejected_answer": 2, "tools": 2}
@@ -187,7 +205,7 @@ def test_records_that_mean_more_than_is_carried_are_dropped_counted_and_listed(t
     decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
     assert {i: (d["reason"], d["field"]) for i, d in enumerate(decisions) if d["reason"]} == {
         2: ("loss_weight", "messages[1].weight"), 3: ("tools", "messages[1].tool_calls"), 5: ("tools", "tools"),
-        8: ("rejected_answer", "label"), 10: ("rejected_answer", "label"),
+        8: ("rejected_answer", "accepted"), 10: ("rejected_answer", "accepted"),
     }  # fmt: skip
     line = end_values(Result(NodeState.BUILT, artifact))["text"]
     assert line == "12 conversations in, 7 kept, 5 dropped (rejected_answer 2, tools 2, loss_weight 1)"

@@ -170,7 +170,7 @@ def test_files_of_documents_are_named_as_sources(tmp_path: Path) -> None:
     file = lines(tmp_path / "a.jsonl", {"text": PLAIN})
     with pytest.raises(StageError) as caught:
         run_stage(crawl.STAGE, {"warcs": [file]}, {}, tmp_path / "home")
-    assert caught.value.do == "Name files of documents in crawl.sources, for example crawl.sources={web: [a.jsonl]}."
+    assert caught.value.do == "Name files of documents and saved pages in crawl.sources, for example crawl.sources={web: [a.jsonl]}."
     (tmp_path / "a.html").write_text("x")
     with pytest.raises(StageError) as caught:
         run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.html")]}}, {}, tmp_path / "home")
@@ -247,3 +247,25 @@ def test_a_remote_parquet_file_is_copied_under_its_own_name(tmp_path: Path) -> N
     found = extract_rows(tmp_path, far, 4, "web", 1, Meter(tmp_path / "meter"))
     assert [(row["name"], row["reason"], row["records"]) for row in found["file"]] == [("a.parquet", None, 1), ("a.parquet", "no_text", 1)]
     assert [row["warc"] for row in read_rows(tmp_path / "decisions.parquet")] == [4, 4] and found["bad"] == []
+
+
+def test_kept_columns_are_beside_each_document_and_in_the_key(tmp_path: Path) -> None:
+    rows_of = [
+        {"text": f"{PLAIN} {at}", "author": name, "score": score, "other": 1}
+        for at, (name, score) in enumerate([("Ada", 0.5), ("Zo\xeb", None)])
+    ]
+    (tmp_path / "c.csv").write_text(f'body,author\n"{PLAIN} CSV.",Bo\n')
+    write_rows(tmp_path / "p.parquet", schema(text="string", author="string", score="float64", other="int32"), rows_of)
+    sources = {"j": [lines(tmp_path / "j.jsonl", *rows_of)], "p": [str(tmp_path / "p.parquet")], "c": [str(tmp_path / "c.csv")]}
+    keep = {"j": ["author", "score"], "p": ["score", "author"], "c": ["author", "nosuch"]}
+    crawls = [
+        run_stage(crawl.STAGE, {"sources": sources, "fields": {"c": {"text": "body"}}, "keep": one}, {}, tmp_path) for one in (keep, {})
+    ]
+    made = rows(run_stage(extract.STAGE, {}, {"warc": crawls[0]}, tmp_path), "decisions")
+    assert [json.loads(row["given"]) for row in made] == [
+        {"author": "Bo"}, {"author": "Ada", "score": 0.5}, {"author": "Zo\xeb", "score": None}, {"score": 0.5, "author": "Ada"}, {"author": "Zo\xeb"}
+    ]  # fmt: skip
+    assert crawls[0].manifest["digest"] != crawls[1].manifest["digest"]
+    assert not any(row["given"] for row in rows(run_stage(extract.STAGE, {}, {"warc": crawls[1]}, tmp_path), "decisions"))
+    with pytest.raises(ValidationError, match="keep names the source 'x'"):
+        crawl.CrawlConfig.model_validate({"sources": sources, "keep": {"x": ["author"]}})

@@ -177,11 +177,12 @@ def test_another_mapping_is_another_artifact(tmp_path: Path) -> None:
     assert found[1].manifest["key_parts"]["config"] == {"map": {"bos": "<s>", "eos": "</s>"}}
 
 
-def test_what_the_import_replaces_is_said_without_control_characters(tmp_path: Path) -> None:
+def test_a_template_that_refuses_is_named_without_control_characters(tmp_path: Path) -> None:
     like_gpt2().save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "\x1b[31m{{ '\x1b]0;owned\x07' }}"}))
-    changes = str(taken(tmp_path / "home", tmp_path).summary["changes"])
-    assert "Its chat template is replaced by Loam's: it renders '\\x1b[31m" in changes and "\x1b" not in changes
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ raise_exception('\x1b]0;owned\x07') }}"}))
+    with pytest.raises(RecipeError) as caught:
+        taken(tmp_path / "home", tmp_path)
+    assert "Its chat template cannot be rendered: its chat template refuses it: " in str(caught.value) and "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 A recipe names one or more of these; without any, the node is off:
 - `warcs`: existing WARC or WET files, local or by URI, as one source;
-- `sources`: several sources by name, each with WARC, WET, Parquet or JSON Lines files;
+- `sources`: several sources by name, each with WARC or WET files, files of documents, or saved pages (.html);
 - `site`: a web site that this stage crawls;
 - `docs`: a documentation site made from installed Python packages. The stage serves it on 127.0.0.1, crawls it over HTTP and stops it.
 
@@ -26,8 +26,10 @@ from uuid import UUID
 
 from pydantic import AfterValidator, Field, model_validator
 
+from stages.corpus.documents.document_format import KEPT
 from stages.corpus.documents.import_documents import holds_documents
 from stages.corpus.warc import warc_listing
+from stages.corpus.warc.html_files import holds_html
 from stages.corpus.warc.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
 from stages.record.contract.declaration import Artifact, Context, ExternalFile, ListedFiles, Name, Outcome, Packages, RecordCounts, Stage
 from stages.record.contract.errors import StageError
@@ -147,11 +149,14 @@ class CrawlConfig(StageConfig):
     """Name of the source for the files of `warcs`."""
     sources: dict[SourceName, ListedFiles] = Field(default_factory=dict)
     """Name of a source -> its files (as for warcs): WARC, WET, Parquet (.parquet, a row per document with the column text), JSON Lines (.jsonl,
-    with the field text), CSV (.csv, .tsv, with the column text), or text (.txt, .md, a document per file). All but Parquet may be gzipped.
-    mix.weights and dedup.source_priority use these names."""
+    with the field text), CSV (.csv, .tsv, with the column text), text (.txt, .md, a document per file) or pages (.html, .htm, a page per file).
+    All but Parquet may be gzipped. mix.weights and dedup.source_priority use these names."""
     fields: dict[SourceName, dict[DocumentField, Annotated[str, Field(min_length=1)]]] = Field(default_factory=dict)
     """Source -> {field of a document: its name in the source's files}, such as {notes: {text: body, date: written}}. The fields are text, id, url,
     date, lang and lang_score. Other columns of the files are left out."""
+    keep: dict[SourceName, tuple[Annotated[str, Field(min_length=1)], ...]] = Field(default_factory=dict)
+    """Source -> other columns of its files of documents that are kept, such as {notes: [author, dump]}: as JSON in the column given of the view
+    decisions, so that `given->>'author'` reads them. They are never trained on."""
     first_files: int | None = Field(None, ge=1, le=100_000)
     """Number of files to take from the beginning of each path list; by default all, if they are at most 1,000. A path list (*.paths, *.paths.gz,
     such as Common Crawl's warc.paths.gz) stands for the files that it names, one path per line. The paths are relative to the folder that
@@ -182,8 +187,9 @@ class CrawlConfig(StageConfig):
             raise ValueError(
                 f"two sources have one name ({', '.join(names)}); give each its own in crawl.source, crawl.sources, site.source, docs.source"
             )
-        if unknown := next((name for name in self.fields if name not in self.sources), ""):
-            raise ValueError(f"fields names the source {unknown!r}, which crawl.sources does not have; correct crawl.fields")
+        for setting, named in (("fields", self.fields), ("keep", self.keep)):
+            if unknown := next((name for name in named if name not in self.sources), ""):
+                raise ValueError(f"{setting} names the source {unknown!r}, which crawl.sources does not have; correct crawl.{setting}")
         if empty := next((name for name, files in self.sources.items() if not files), ""):
             raise ValueError(f"the source {empty!r} has no files; name some in crawl.sources.{empty}, or remove it")
         return self
@@ -199,7 +205,10 @@ def run(config: CrawlConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     identity: list[GivenLine | RecordLine] = []
     fields = {config.source: "warcs"} if config.warcs else {}
     for source, field in {**fields, **{name: f"sources.{name}" for name in sorted(config.sources)}}.items():
-        found, given = _given(ctx.files(field), source, field, {str(one): name for one, name in config.fields.get(source, {}).items()})
+        names = {str(one): name for one, name in config.fields.get(source, {}).items()} | {
+            KEPT + name: name for name in config.keep.get(source, ())
+        }
+        found, given = _given(ctx.files(field), source, field, names)
         files += found
         identity += given
     refuse_copies((f"{file['uri']} (source {file['source']})", file["identity"]) for file in files)
@@ -226,10 +235,10 @@ def _given(given: Iterable[ExternalFile], source: str, field: str, names: Mappin
         given: The files.
         source: Name of their source.
         field: The setting that names them, for messages.
-        names: Field of a document -> its name in the files.
+        names: Field of a document -> its name in the files, and the columns that are kept.
 
     Raises:
-        StageError: A file cannot be read, or is neither a WARC file nor one of documents.
+        StageError: A file cannot be read, or is neither a WARC file nor one of documents or a page.
         ConnectionError: The network failed, so that the node is retried.
     """
     from stages.corpus.warc.records import NotWarcError, check_warc
@@ -240,7 +249,7 @@ def _given(given: Iterable[ExternalFile], source: str, field: str, names: Mappin
         name = file.uri.rpartition("/")[2]
         try:
             with opened(file.uri) as stream:
-                if field == "warcs" or not holds_documents(name) or not file.bytes:
+                if field == "warcs" or not (holds_documents(name) or holds_html(name)) or not file.bytes:
                     check_warc(stream, name)
         except NotWarcError as error:
             do = warc_listing.what_instead(name, file.bytes, error.convert, field, source)

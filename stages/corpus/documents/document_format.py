@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FIELDS = ("text", "id", "doc_id", "url", "date", "source", "lang", "lang_score")
 """The fields of a document that the importer uses. Other fields of a record are left out."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
+KEPT = "kept."
+"""Begins the name of a column that is kept beside the fields of a document (crawl.keep), as in {"kept.author": "author"}."""
 
 
 class DocumentFormat(ABC):
@@ -40,7 +42,7 @@ class DocumentFormat(ABC):
         Args:
             file: The file.
             ctx: The stage's context.
-            names: Field of a document -> its name in the file, where it is another. A record has the names of the file.
+            names: Field of a document -> its name in the file, where it is another, and KEPT columns. A record has the names of the file.
         """
 
     def reads(self, file: ExternalFile) -> bool:

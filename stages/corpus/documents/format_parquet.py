@@ -30,7 +30,7 @@ class ParquetFormat(DocumentFormat):
         Raises:
             RecipeError: The file has no column text, or two columns with the name of one field.
         """
-        wanted = [names.get(field, field) for field in FIELDS]
+        wanted = [*(names.get(field, field) for field in FIELDS), *(name for field, name in names.items() if field not in FIELDS)]
         columns = [name for name in parquet_columns(Path(file.uri), file) if name in wanted]
         if twice := [name for name in wanted if columns.count(name) > 1]:
             raise RecipeError(f"{base_name(file)} has two columns {twice[0]}.", where=file.uri, do="Keep one of them.")

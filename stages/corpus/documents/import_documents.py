@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 from uuid import UUID
 
-from stages.corpus.documents.document_format import FIELDS, NO_NAMES, DocumentFormat
+from stages.corpus.documents.document_format import FIELDS, KEPT, NO_NAMES, DocumentFormat
 from stages.corpus.documents.documents import DECISIONS, DOCUMENTS, free_doc_id
 from stages.corpus.documents.format_csv import CsvFormat
 from stages.corpus.documents.format_json_lines import JsonLinesFormat
@@ -132,7 +132,7 @@ def read_documents(
         ctx: The stage's context. `ctx.drop` gets what is not a row at all.
         detect: Text -> (language, score), for rows without a language. None leaves both empty.
         seen: The ids of earlier documents; those of this file are added.
-        names: Field of a document -> its name in the file, where it is another. Such a field is read from that name alone.
+        names: Field of a document -> its name in the file, where it is another, and KEPT columns. Such a field is read from that name alone.
 
     Raises:
         RecipeError: The file grows past the limit of decompression, or its name fits no format.
@@ -156,8 +156,9 @@ def read_documents(
 
 
 def _named(row: Mapping[str, JsonValue], names: Mapping[str, str]) -> dict[str, JsonValue]:
-    """Returns a row with the fields of a document under their own names."""
-    return {field: row[name] for field in FIELDS if (name := names.get(field, field)) in row}
+    """Returns a row with the fields of a document under their own names, and the columns that are kept."""
+    fields = [*FIELDS, *(field for field in names if field.startswith(KEPT))]
+    return {field: row[name] for field in fields if (name := names.get(field, field)) in row}
 
 
 def holds_documents(name: str) -> bool:

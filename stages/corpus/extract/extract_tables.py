@@ -26,6 +26,7 @@ DECISIONS = decisions_with({
     "encoding": Column("string", "the charset it was read in"),
     "opt_outs": Column("list<string>", "what the page says against its use, such as noindex; empty if it says nothing or is no page"),
     "http_faults": Column("list<string>", "how its body contradicts the HTTP header, such as not_chunked; empty if it does not or is no page"),
+    "given": Column("string", "the columns of a file of documents that crawl.keep names, as JSON; null without any"),
     "chars_in": CHARS_IN,
     "chars_out": CHARS_OUT,
 })  # fmt: skip
@@ -56,6 +57,7 @@ class RecordRow(TypedDict):
     encoding: str | None
     opt_outs: list[str]
     http_faults: list[str]
+    given: str | None
     chars_in: int
     chars_out: int
     verdict: str

@@ -8,13 +8,14 @@ Source: the fields of a row are those of FineWeb's files (stages/corpus/document
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from stages.corpus.documents.document_format import NO_NAMES
+from stages.corpus.documents.document_format import KEPT, NO_NAMES
 from stages.corpus.documents.documents import DOCUMENTS, Document
 from stages.corpus.documents.import_documents import ImportedDocument, read_documents
 from stages.corpus.documents.line_table import LINES
@@ -51,8 +52,8 @@ def extract_rows(
     decisions: list[RecordRow] = []
     totals: dict[str, list[int]] = {}
 
-    def decide(line: int, doc_id: UUID, document: ImportedDocument | None, reason: str, chars: int) -> None:
-        decisions.append(_decision(number, line, doc_id, document["url"] if document else "", reason, chars))
+    def decide(line: int, doc_id: UUID, document: ImportedDocument | None, reason: str, chars: int, given: str | None = None) -> None:
+        decisions.append(_decision(number, line, doc_id, document["url"] if document else "", reason, chars, given))
         total = totals.setdefault(reason, [0, 0, 0])
         for i, amount in enumerate((1, chars, 0 if reason else chars)):
             total[i] += amount
@@ -72,11 +73,11 @@ def extract_rows(
             text = record.value.get("text")
             if isinstance(text, str) and len(text.strip()) < min_chars:
                 one = None if isinstance(document, str) else document
-                decide(record.line, one["doc_id"] if one else record.doc_id, one, PageReason.NO_TEXT, len(text))
+                decide(record.line, one["doc_id"] if one else record.doc_id, one, PageReason.NO_TEXT, len(text), _given(record))
             elif isinstance(document, str):
                 refuse(record.line, record.doc_id, document)
             else:
-                decide(record.line, document["doc_id"], document, "", len(document["text"]))
+                decide(record.line, document["doc_id"], document, "", len(document["text"]), _given(record))
                 yield {**document, "source": source}
 
     write_rows(folder / "documents.parquet", schema(**DOCUMENTS.types), documents())
@@ -91,10 +92,16 @@ def extract_rows(
     return {"record_counts": counts, "bad": bad, "rows": totals.get("", [0])[0], "file": rows, "opt_outs": {}, "http_faults": {}}
 
 
-def _decision(number: int, line: int, doc_id: UUID, url: str, reason: str, chars: int) -> RecordRow:
+def _given(record: JsonRecord) -> str | None:
+    """Returns the columns of a row that are kept, as JSON; None without any."""
+    kept = {name.removeprefix(KEPT): value for name, value in record.value.items() if name.startswith(KEPT)}
+    return json.dumps(kept, default=str) if kept else None
+
+
+def _decision(number: int, line: int, doc_id: UUID, url: str, reason: str, chars: int, given: str | None) -> RecordRow:
     return {
         "doc_id": doc_id, "url": url, "warc": number, "ordinal": line, "status": 0, "mime": "", "encoding": None, "opt_outs": [], "http_faults": [],
-        "chars_in": chars, "chars_out": 0 if reason else chars, "verdict": "dropped" if reason else "kept", "reason": reason or None,
+        "given": given, "chars_in": chars, "chars_out": 0 if reason else chars, "verdict": "dropped" if reason else "kept", "reason": reason or None,
     }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Decides which records of a WARC file are read as pages: responses, and resources and conversions, which hold a page without HTTP.
 
+A file of HTML is read whatever the settings say.
 Guarantee: the decision follows from the record and the two settings alone. A record has one reason, the first that applies.
 Cost: the first kilobyte of a page of a generic type is searched.
 """
@@ -10,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from stages.corpus.extract.html import looks_like_html
+from stages.corpus.warc.html_files import FILE
 from stages.corpus.warc.page_reasons import BROKEN, PageReason
 from stages.corpus.warc.records import BODIES, WarcRecord
 
@@ -27,6 +29,8 @@ def unwanted(record: WarcRecord, statuses: Sequence[int], mimes: Sequence[str]) 
     """
     if record.problem in BROKEN:
         return record.problem
+    if record.type == FILE:
+        return record.problem or ("" if record.body else PageReason.EMPTY)
     if record.type not in BODIES:
         return PageReason.REVISIT if record.type == "revisit" else PageReason.NOT_A_PAGE
     if record.problem in (PageReason.BAD_HTTP, PageReason.NOT_HTTP):

@@ -86,7 +86,7 @@ class ExtractConfig(StageConfig):
 
 @dataclass(frozen=True)
 class ExtractTask:
-    """A file of a crawl: WARC, WET or documents.
+    """A file of a crawl: WARC, WET, documents or a page.
 
     Attributes:
         number: Its number in files.json.
@@ -226,7 +226,7 @@ def _decision(task: ExtractTask, record: WarcRecord, page: ExtractedPage, doc_id
     return {
         "doc_id": doc_id, "url": record.url, "warc": task.number, "ordinal": record.ordinal, "status": record.status, "mime": record.mime,
         "encoding": page.encoding, "opt_outs": list(page.opt_outs), "http_faults": list(page.http_faults),
-        "chars_in": page.chars_in, "chars_out": len(page.text), "verdict": "dropped" if page.reason else "kept", "reason": page.reason or None,
+        "given": None, "chars_in": page.chars_in, "chars_out": len(page.text), "verdict": "dropped" if page.reason else "kept", "reason": page.reason or None,
     }  # fmt: skip
 
 
@@ -236,11 +236,16 @@ def _said(error: BaseException) -> str:
 
 
 def _records(task: ExtractTask) -> Iterator[WarcRecord]:
-    """Yields the records of a WARC or WET file."""
+    """Yields the records of a WARC or WET file, or the page of a file of HTML."""
     from stages.corpus.warc.framing import WarcLimits
+    from stages.corpus.warc.html_files import holds_html, html_record
     from stages.corpus.warc.records import read_records
 
     with _unchanged(task) as stream:
+        if holds_html(task.name):
+            stream.seek(0)
+            yield html_record(stream, task.name, task.source, task.identity, task.config.max_page_bytes)
+            return
         yield from read_records(stream, WarcLimits(task.config.max_page_bytes, task.config.max_ratio))
 
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from stages.corpus.documents.import_documents import holds_documents
+from stages.corpus.warc.html_files import holds_html
 from stages.record.contract.declaration import Name
 from stages.record.contract.strict_json import MAX_FILE_BYTES, BadJsonError, parse
 from stages.record.store.external import sha256_file
@@ -29,7 +30,7 @@ MAX_RATIO = 100.0  # the default of extract.max_ratio
 class WarcFile(TypedDict):
     """An entry of files.json: a given file has a URI, a file of a crawl by the stage has a path in the artifact.
 
-    `fields` has the fields of documents that have another name in the file (crawl.fields).
+    `fields` has the fields of documents that have another name in the file (crawl.fields), and the columns that are kept (crawl.keep).
     """
 
     uri: NotRequired[str]
@@ -103,9 +104,9 @@ class _OtherError(Exception):
 
 def what_instead(name: str, size: int, convert: str, field: str, source: str) -> str:
     """Returns what to do about a file that is no WARC file. size: its bytes. convert: the program that converts it, or ""."""
-    if size and holds_documents(name):
-        return f"Name files of documents in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
-    takes = "crawl.sources takes WARC and WET files, Parquet, JSON Lines and CSV with a field text, and text (.txt, .md)."
+    if size and (holds_documents(name) or holds_html(name)):
+        return f"Name files of documents and saved pages in crawl.sources, for example crawl.sources={{{source}: [{name}]}}."
+    takes = "crawl.sources takes WARC and WET files, Parquet, JSON Lines and CSV with a field text, text (.txt, .md) and pages (.html)."
     return f"Remove it from crawl.{field}{f', or convert it ({convert})' if convert else ''}. {takes}"
 
 

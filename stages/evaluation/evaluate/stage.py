@@ -18,8 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,10 +183,8 @@ def _answer_ids(form: ChatFormat) -> AnswerIds:
     """Returns the function that gives the ids of messages and an answer to them, as sft trains them."""
     from stages.examples.items.chat import render_answer
 
-    remembering = replace(form, encode=cache(form.encode))  # a question comes with each of its answers
-
     def ids(messages: Sequence[Mapping[str, str]], answer: str) -> tuple[list[int], list[int]]:
-        return render_answer(messages, answer, remembering)
+        return render_answer(messages, answer, form)
 
     return ids
 
@@ -367,8 +364,9 @@ STAGE = Stage(
         "through the chat template, the ids that sft trains are scored; questions and prompts that are longer than the context are counted and "
         "named; an answer that is longer is scored as a whole; scores of a file's items are named loam_ and its task",
         "lm-eval's own tasks and groups, also those that generate; bits per byte of the right answer",
+        "chats by the chat template of the tokenizer",
     ),
-    distributions=("lm-eval", "torch", "transformers", "tokenizers"),
+    distributions=("lm-eval", "torch", "transformers", "tokenizers", "jinja2"),
     deterministic=False,
     uses_gpus=True,
 )

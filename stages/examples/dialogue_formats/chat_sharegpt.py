@@ -1,6 +1,8 @@
 """The format of ShareGPT: a list of {"from", "value"}, or of {"role", "content"} under the same name.
 
-Source: the exports of ShareGPT as in Vicuna's training data (from: human, gpt, system); TRL's maybe_convert_to_chatml for both shapes.
+WildChat has its turns under the name conversation.
+Source: the exports of ShareGPT as in Vicuna's training data (from: human, gpt, system); TRL's maybe_convert_to_chatml for both shapes; Zhao et al.
+2024, WildChat, arXiv 2405.01470.
 """
 
 from __future__ import annotations
@@ -19,6 +21,11 @@ SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assista
 
 class ShareGptFormat(DialogueFormat[Messages]):
     """Fields: the turns; optionally the system text."""
+
+    def recognises(self, record: Mapping[str, JsonValue]) -> bool:
+        """Returns whether the record has the field, and its turns are not texts alone."""
+        turns = record.get(self.fields[0])
+        return super().recognises(record) and not (isinstance(turns, list) and bool(turns) and all(isinstance(turn, str) for turn in turns))
 
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""

@@ -94,10 +94,10 @@ def _is_blank(value: JsonValue) -> bool:
     return isinstance(value, str) and not value.strip()
 
 
-def with_input(record: Mapping[str, JsonValue], instruction: str) -> str:
-    """Returns the text of the field `instruction`, a blank line, and the text of the field input unless it is empty."""
-    asked, more = read_text(record[instruction], instruction), record.get("input")
-    return asked if more is None or _is_blank(more) else f"{asked}\n\n{read_text(more, 'input')}"
+def with_input(record: Mapping[str, JsonValue], instruction: str, beside: str = "input") -> str:
+    """Returns the text of the field `instruction`, a blank line, and the text of the field `beside` unless it is empty."""
+    asked, more = read_text(record[instruction], instruction), record.get(beside)
+    return asked if more is None or _is_blank(more) else f"{asked}\n\n{read_text(more, beside)}"
 
 
 def mapping_fault(formats: Formats[Value], name: str, fields: Mapping[str, str]) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat
 from stages.examples.dialogue_formats.pair_hh_rlhf import HhRlhfFormat
 from stages.examples.dialogue_formats.pair_messages import MessagePairFormat
+from stages.examples.dialogue_formats.pair_nectar import NectarFormat
 from stages.examples.dialogue_formats.pair_prompt import PromptPairFormat
+from stages.examples.dialogue_formats.pair_two_answers import TwoAnswersFormat
 from stages.examples.dialogue_formats.pair_ultrafeedback import UltraFeedbackFormat
 from stages.examples.items.dialogue import Pair
 
@@ -20,5 +22,8 @@ PAIR_FORMATS: tuple[DialogueFormat[Pair], ...] = (
     MessagePairFormat("message_pair", ("chosen", "rejected"), ("system",)),
     HhRlhfFormat("hh_rlhf", ("chosen", "rejected"), ("prompt", "system")),
     UltraFeedbackFormat("ultrafeedback", ("instruction", "completions"), ("system",)),
+    NectarFormat("nectar", ("prompt", "answers"), ("system",)),
+    TwoAnswersFormat("shp", ("history", "human_ref_A", "human_ref_B", "labels"), ("system",), 0.5),
+    TwoAnswersFormat("helpsteer3", ("context", "response1", "response2", "overall_preference"), ("system",)),
 )
 """The first format reads a record that others recognise too."""

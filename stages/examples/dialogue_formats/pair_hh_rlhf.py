@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
-from stages.examples.items.dialogue import BadDialogueError, Pair, checked_pair, read_conversation_pair, read_text
+from stages.examples.items.dialogue import BadDialogueError, Messages, Pair, checked_pair, read_conversation_pair, read_text, read_turns
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -41,6 +41,11 @@ class HhRlhfFormat(DialogueFormat[Pair]):
 def is_transcript(value: JsonValue) -> bool:
     """Returns whether a value is a text that begins with a turn of a transcript."""
     return isinstance(value, str) and bool(TURN.match(f"\n\n{value.lstrip()}"))
+
+
+def read_transcript(value: JsonValue, field: str) -> Messages:
+    """Returns the turns of a transcript that ends where the assistant begins to answer."""
+    return read_turns(_turns(re.sub(r"\n\nAssistant:\s*$", "", f"\n\n{read_text(value, field)}").strip(), field), field)
 
 
 def _turns(text: str, field: str) -> list[JsonValue]:

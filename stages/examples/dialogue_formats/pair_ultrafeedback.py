@@ -1,16 +1,17 @@
 """The format of UltraFeedback: an instruction, and completions that each have a score.
 
-Two completions with different scores are a pair. With more, the data do not say which two are the pair: the binarized editions of
-UltraFeedback choose differently. Such a record is refused.
+The best and the worst completion are the pair. Other editions of UltraFeedback choose otherwise: Zephyr's takes the best and another one at
+random. A record whose completions all have the same score is set aside.
 Source: Cui et al. 2023, UltraFeedback (completions with response and overall_score).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.examples.dialogue_formats.uncarried import UncarriedError, UncarriedReason
 from stages.examples.items.dialogue import BadDialogueError, Pair, checked_pair, read_prompt, read_text
 
 if TYPE_CHECKING:
@@ -25,32 +26,53 @@ class UltraFeedbackFormat(DialogueFormat[Pair]):
         return super().recognises(record) and not ("chosen" in record and "rejected" in record)
 
     def value(self, record: Mapping[str, JsonValue]) -> Pair:
-        """Returns the pair of a record; see DialogueFormat.value.
-
-        Raises:
-            BadDialogueError: There are not two completions with a response and different scores.
-        """
-        rated = record["completions"]
-        if not isinstance(rated, list) or len(rated) != 2:
-            count = f"{len(rated)} completions" if isinstance(rated, list) else "no list of completions"
-            raise BadDialogueError(
-                f"the record has {count}, and a pair needs two: write the better one as 'chosen' and the worse one as 'rejected'"
-            )
-        (a, high), (b, low) = (_rated(one, f"completions[{number}]") for number, one in enumerate(rated))
-        if high == low:
-            raise BadDialogueError("both completions have the same overall_score, so neither is the better one")
-        chosen, rejected = (a, b) if high > low else (b, a)
+        """Returns the pair of a record; see DialogueFormat.value."""
+        chosen, rejected = best_and_worst(rated(record["completions"], "completions", "response", "overall_score"), "completions")
         return checked_pair(with_system(record, read_prompt(record["instruction"], "instruction")), chosen, rejected)
 
 
-def _rated(value: JsonValue, where: str) -> tuple[str, float]:
-    """Returns (the response, its score).
+def best_and_worst(answers: Sequence[tuple[str, float]], field: str) -> tuple[str, str]:
+    """Returns the answer with the highest score and that with the lowest; of several, the first.
+
+    Args:
+        answers: (text, score) of each answer.
+        field: The field with the answers, for messages.
 
     Raises:
-        BadDialogueError: One of the two is missing.
+        BadDialogueError: There are fewer than two.
+        UncarriedError: All have the same score.
     """
-    completion = value if isinstance(value, dict) else {}
-    score = completion.get("overall_score")
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        raise BadDialogueError(f"{where} has no number overall_score")
-    return read_text(completion.get("response"), f"{where}.response"), score
+    if len(answers) < 2:
+        raise BadDialogueError(f"{field} has {len(answers)} answers, and a pair needs two")
+    best, worst = max(answers, key=_score), min(answers, key=_score)
+    if best[1] == worst[1]:
+        raise UncarriedError(UncarriedReason.TIE, field)
+    return best[0], worst[0]
+
+
+def _score(answer: tuple[str, float]) -> float:
+    return answer[1]
+
+
+def rated(value: JsonValue, field: str, text: str, score: str) -> list[tuple[str, float]]:
+    """Returns (text, score) of each answer in a list.
+
+    Args:
+        value: The list.
+        field: Its name, for messages.
+        text: Field of an answer with its text.
+        score: Field of an answer with its score.
+
+    Raises:
+        BadDialogueError: The value is no list, or an answer lacks one of the two.
+    """
+    if not isinstance(value, list):
+        raise BadDialogueError(f"the record has no list of {field}")
+    found = []
+    for number, one in enumerate(value):
+        where, answer = f"{field}[{number}]", one if isinstance(one, dict) else {}
+        given = answer.get(score)
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise BadDialogueError(f"{where} has no number {score}")
+        found.append((read_text(answer.get(text), f"{where}.{text}"), given))
+    return found

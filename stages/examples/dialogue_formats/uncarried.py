@@ -37,6 +37,9 @@ class UncarriedReason(StrEnum):
     CONTEXT = "context"
     SPEAKER = "speaker"
     REFUSAL = "refusal"
+    EMPTY_TURN = "empty_turn"
+    UNANSWERED = "unanswered"
+    TIE = "tie"
 
 
 CAUSES: Mapping[str, tuple[str, str]] = {
@@ -50,7 +53,7 @@ CAUSES: Mapping[str, tuple[str, str]] = {
         "Give chats all of whose answers are to be learned alike, or remove the field.",
     ),
     UncarriedReason.REJECTED_ANSWER: (
-        "hold an answer that is not to be learned (as label: false of KTO)",
+        "hold an answer with a verdict on it, which is to be learned from as a verdict (label of KTO), or that is not to be learned",
         "Give accepted answers to conversations, and pairs of a chosen and a rejected answer to preferences.",
     ),
     UncarriedReason.CHAT_TEMPLATE: (
@@ -66,6 +69,9 @@ CAUSES: Mapping[str, tuple[str, str]] = {
         "name speakers or roles that the chat template does not have", "Write the turns with the roles system, user and assistant.",
     ),
     UncarriedReason.REFUSAL: ("hold a refusal apart from the content", "Write the refusal as the content of the turn, or remove the record."),
+    UncarriedReason.EMPTY_TURN: ("have a turn without content", "Give chats whose turns all say something."),
+    UncarriedReason.UNANSWERED: ("have no answer", "Give trees that somebody answered."),
+    UncarriedReason.TIE: ("prefer none of their answers", "Give pairs of a better and a worse answer."),
 }  # fmt: skip
 """Reason -> (what such records do, what to do about it)."""
 
@@ -122,6 +128,11 @@ def _hides(value: JsonValue) -> bool:
     return says_something(value)
 
 
+def _judges(value: JsonValue) -> bool:
+    """Returns whether a value is a verdict for or against the answer, as KTO learns from. The name of a class is no verdict."""
+    return isinstance(value, bool) or _is_rejected(value) or _rejects(value)
+
+
 def _rejects(value: JsonValue) -> bool:
     """Returns whether a verdict is against the answer. The name of a class is no verdict."""
     return value <= 0 if isinstance(value, int | float) else isinstance(value, str) and _word(value) in REJECTING
@@ -160,6 +171,7 @@ ANYWHERE: Mapping[str, tuple[Changes, UncarriedReason]] = {
         "mask", "masked", "is_masked", "ignore", "ignore_loss", "no_loss", "train_detail", "training_detail",
     ),
     **_rules(_rejects, UncarriedReason.REJECTED_ANSWER, *VERDICTS),
+    **_rules(_judges, UncarriedReason.REJECTED_ANSWER, "label", "kto_tag"),
     **_rules(_is_rejected, UncarriedReason.REJECTED_ANSWER, "rejected", "is_rejected", "undesirable"),
     **_rules(_sets, UncarriedReason.CHAT_TEMPLATE, "chat_template_kwargs", "enable_thinking", "reasoning_effort"),
     **_rules(says_something, UncarriedReason.CHAT_TEMPLATE, "chat_template", "add_generation_prompt", "continue_final_message"),

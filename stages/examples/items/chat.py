@@ -1,17 +1,27 @@
-"""The chat format: Llama 3's template, as a Jinja string for the tokenizer and as a function that also returns the loss mask.
+"""How a tokenizer encodes chats: by its chat template, Loam's own or the one that an imported tokenizer came with.
 
-An imported tokenizer can have other special tokens (`ChatTokens`).
-Guarantee: `render` returns exactly the ids of the tokenizer's own `apply_chat_template`, unless a message spells out a special token: then
-`render` takes the spelling as ordinary characters. The mask covers the assistant's words and the
-end-of-turn token after them (without this token a model never learns to stop).
-Cost: one call of `encode` per message part.
-Source: Meta, Llama 3 model card and prompt format (the header and end-of-turn tokens, content trimmed).
+Guarantee: the ids are those of the tokenizer's `apply_chat_template`, but for a message that spells out a special token: the spelling is ordinary
+characters, as with transformers' `sanitize_control_tokens`, so no text can forge a turn. A token is trained if a character of it is
+(stages/examples/items/chat_template.py). Loam's own template trains the assistant's words and the end-of-turn token after them (without
+this token a model never learns to stop).
+Cost: a rendering and one call of the tokenizer per chat.
+Source: Meta, Llama 3 model card and prompt format (the header and end-of-turn tokens, content trimmed); transformers 5.23 for spelt-out tokens.
 """
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stages.examples.items.chat_template import ChatTemplate, RefusedChatError, Span
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 BOS = "<|begin_of_text|>"
 EOS = "<|end_of_text|>"
@@ -30,7 +40,7 @@ ROLES = ("system", "user", "assistant")
 class ChatTokens:
     """The special tokens of a tokenizer by their role. The defaults are Llama 3's names, and <|pad|>.
 
-    An imported tokenizer need not have bos, and none of the headers. Such a role is the empty text.
+    An imported tokenizer need not have bos, and none of the headers: its own chat template writes them. Such a role is the empty text.
 
     Attributes:
         bos: Begins a text or a chat.
@@ -56,29 +66,60 @@ class ChatTokens:
 
     @property
     def can_chat(self) -> bool:
-        """Whether there are tokens for the headers of messages."""
+        """Whether there are tokens for the headers of messages, so that Loam's template can be used."""
         return bool(self.start_header and self.end_header)
 
 
 TOKEN_ROLES = tuple(one.name for one in fields(ChatTokens) if one.name != "after_header")
 LLAMA3 = ChatTokens()
 
+MARKS = "\U000f0000", "\U000f0001"
+"""What stands before and after a spelt-out special token while a chat is rendered: transformers' own."""
+
 Encode = Callable[[str], Sequence[int]]
+
+
+class Encoding(Protocol):
+    """A text as tokens: what is used of the class of Hugging Face tokenizers."""
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids."""
+
+    @property
+    def offsets(self) -> list[Span]:
+        """The place of every token in the text, in characters."""
+
+    def char_to_token(self, position: int) -> int | None:
+        """Returns the first token with a character; None if no token has it."""
+
+    def token_to_chars(self, token: int) -> Span | None:
+        """Returns the place of a token."""
 
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """How a tokenizer encodes chats.
+    """How a tokenizer encodes texts and chats.
 
     Attributes:
-        tokens: Its special tokens.
+        tokens: Its special tokens by their role.
         ids: Special token -> id.
-        encode: Function from text to ids that adds no special token and recognises none, so that no text can forge a turn.
+        encode: Function from text to ids that adds no special token and recognises none.
+        encode_chat: Function from a rendered chat to its tokens, which recognises special tokens.
+        template: Its chat template; None if it has none.
     """
 
     tokens: ChatTokens
     ids: Mapping[str, int]
     encode: Encode
+    encode_chat: Callable[[str], Encoding]
+    template: ChatTemplate | None = None
+
+    @cached_property
+    def spelt(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        """What finds a special token in a text, and what finds a marked one or a mark in a rendered chat. The longest token first."""
+        tokens = "|".join(map(re.escape, sorted(self.template.special if self.template else (), key=len, reverse=True))) or "(?!)"
+        return re.compile(tokens), re.compile(f"{MARKS[0]}({tokens}){MARKS[1]}|[{''.join(MARKS)}]")
 
     @property
     def document_start(self) -> int:
@@ -92,14 +133,16 @@ class ChatFormat:
 
 
 def template(tokens: ChatTokens = LLAMA3) -> str:
-    """Returns the Jinja chat template for tokenizer_config.json. tokens: they can chat."""
+    """Returns Loam's Jinja chat template for tokenizer_config.json. tokens: they can chat."""
     quoted = {role: token.replace("\\", "\\\\").replace("'", "\\'") for role, token in tokens.by_role().items()}
     begin = f"{{{{ '{quoted['bos']}' }}}}" if tokens.bos else ""
     start, end, turn = quoted["start_header"], quoted["end_header"] + tokens.after_header, quoted["end_of_turn"]
+    said = f"{{{{ message['content'] | trim + '{turn}' }}}}"
     return (
         f"{begin}"
         "{% for message in messages %}"
-        f"{{{{ '{start}' + message['role'] + '{end}' + message['content'] | trim + '{turn}' }}}}"
+        f"{{{{ '{start}' + message['role'] + '{end}' }}}}"
+        f"{{% if message['role'] == 'assistant' %}}{{% generation %}}{said}{{% endgeneration %}}{{% else %}}{said}{{% endif %}}"
         "{% endfor %}"
         f"{{% if add_generation_prompt %}}{{{{ '{start}assistant{end}' }}}}{{% endif %}}"
     )
@@ -108,39 +151,50 @@ def template(tokens: ChatTokens = LLAMA3) -> str:
 TEMPLATE = template()
 
 
-def render(messages: Sequence[Mapping[str, str]], form: ChatFormat, last_only: bool = False) -> tuple[list[int], list[int]]:
+def render(
+    messages: Sequence[Mapping[str, Any]], form: ChatFormat, last_only: bool = False, tools: Sequence[JsonValue] | None = None
+) -> tuple[list[int], list[int]]:
     """Returns a conversation as (ids, loss_mask), both of the same length. A mask of 1 trains the prediction of this token.
 
     Args:
-        messages: Messages with "role" and "content".
+        messages: Messages with "role" and "content", and what else the template reads.
         form: The tokenizer's format.
         last_only: Whether only the last message is trained, if it is an assistant message (the completion of a preference pair). Otherwise
-            all assistant messages are trained, each with its end-of-turn token.
+            all assistant messages are trained, each with what ends a turn.
+        tools: Definitions of tools, as JSON schemas.
+
+    A chat that the template refuses, or in which what is trained cannot be told, is a RefusedChatError.
     """
-    ids = [form.ids[form.tokens.bos]] if form.tokens.bos else []
+    marked, tools = _marked(messages, form), _marked(tools, form)
+    chat = _template(form).chat(marked, tools, last_only)
+    ids, trained = _encoded(chat.text, form, chat.trained)
     mask = [0] * len(ids)
-    for number, message in enumerate(messages):
-        head = _header(message["role"], form)
-        body = [*form.encode(message["content"].strip()), form.ids[form.tokens.end_of_turn]]
-        trained = message["role"] == "assistant" and (not last_only or number == len(messages) - 1)
-        ids += head + body
-        mask += [0] * len(head) + [int(trained)] * len(body)
+    for first, last in trained:
+        mask[first:last] = [1] * (last - first)
     return ids, mask
 
 
-def render_prompt(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> list[int]:
-    """Returns the ids of a conversation followed by the assistant's header, ready for an answer."""
-    return [*render(messages, form)[0], *_header("assistant", form)]
+def render_prompt(messages: Sequence[Mapping[str, Any]], form: ChatFormat, tools: Sequence[JsonValue] | None = None) -> list[int]:
+    """Returns the ids of a conversation followed by the opening of the assistant's turn, ready for an answer. The rest: as `render`."""
+    return _encoded(_template(form).text(_marked(messages, form), _marked(tools, form), prompt=True), form)[0]
 
 
-def render_answer(messages: Sequence[Mapping[str, str]], answer: str, form: ChatFormat) -> tuple[list[int], list[int]]:
-    """Returns (ids before an answer of the assistant, ids of the answer), split where the loss of `render` begins.
+def render_answer(messages: Sequence[Mapping[str, Any]], answer: str, form: ChatFormat) -> tuple[list[int], list[int]]:
+    """Returns (ids before the words of an answer of the assistant, ids of its words), without blanks around them. What ends the turn is left out.
 
-    The end-of-turn token after the answer is left out.
+    Raises:
+        RefusedChatError: The template refuses the chat, or the words are not what comes before the end of a turn.
     """
-    ids, mask = render([*messages, {"role": "assistant", "content": answer}], form, last_only=True)
-    first = mask.index(1)
-    return ids[:first], ids[first:-1]
+    used = _template(form)
+    said = _marked([*messages, {"role": "assistant", "content": answer.strip()}], form)
+    chat, words = used.chat(said, last_only=True), said[-1]["content"]
+    end = (chat.trained[-1][1] if chat.trained else 0) - len(used.stop)
+    if not chat.text.startswith(used.stop, max(end, 0)) or not chat.text.endswith(words, 0, max(end, 0)):
+        raise RefusedChatError("its chat template does not write an answer as it is, so the answer cannot be scored")
+    spans = [(end - len(words), chat.trained[-1][1]), (end - len(words), end)] if chat.trained else []
+    ids, tokens = _encoded(chat.text, form, spans)
+    first = tokens[0][0] if tokens else len(ids)
+    return ids[:first], ids[first : tokens[1][1]] if words else []
 
 
 def prompt_ids(text: str, form: ChatFormat, chat: bool) -> list[int]:
@@ -154,11 +208,78 @@ def prompt_ids(text: str, form: ChatFormat, chat: bool) -> list[int]:
     return render_prompt([{"role": "user", "content": text}], form) if chat else [form.document_start, *form.encode(text)]
 
 
-def _header(role: str, form: ChatFormat) -> list[int]:
-    """Returns the tokens before a message of `role`."""
-    tokens, ids = form.tokens, form.ids
-    between = form.encode(tokens.after_header) if tokens.after_header else ()
-    return [ids[tokens.start_header], *form.encode(role), ids[tokens.end_header], *between]
+def _template(form: ChatFormat) -> ChatTemplate:
+    if form.template is None:
+        raise RefusedChatError("the tokenizer has no chat template")
+    return form.template
+
+
+def _marked(value: Any, form: ChatFormat) -> Any:
+    """Returns messages or tools with marks around special tokens that they spell out.
+
+    Raises:
+        RefusedChatError: A text with such a token has a mark in it, too.
+    """
+    if not _finds(form.spelt[0], value):
+        return value
+    if _finds(re.compile(f"[{''.join(MARKS)}]"), value):
+        raise RefusedChatError("it spells out a special token and has U+F0000 or U+F0001, with which such tokens are marked")
+    from transformers.utils.chat_template_utils import mark_control_tokens
+
+    return mark_control_tokens(value, form.spelt[0])
+
+
+def _finds(pattern: re.Pattern[str], value: Any) -> bool:
+    """Returns whether a pattern is in a text of a value of JSON."""
+    if isinstance(value, str):
+        return pattern.search(value) is not None
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(_finds(pattern, one) for one in values)
+
+
+def _encoded(text: str, form: ChatFormat, spans: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
+    """Returns a rendered chat as (ids, for each span of characters its tokens from first to after the last). Marked tokens are ordinary text."""
+    if MARKS[0] not in text and MARKS[1] not in text:
+        encoding = form.encode_chat(text)
+        return encoding.ids, [_tokens_of(span, encoding) for span in spans]  # without `offsets`, which are many objects
+    pieces, last = list[tuple[int, int, bool]](), 0  # (begin, end, whether it is a marked token)
+    for found in form.spelt[1].finditer(text):
+        pieces += [(last, found.start(), False), (*found.span(1), True)]
+        last = found.end()
+    ids: list[int] = []
+    places: list[Span] = []
+    for begin, end, as_text in [*pieces, (last, len(text), False)]:
+        if begin < end:
+            more, at = _piece(text[begin:end], form, as_text)
+            ids += more
+            places += [(begin + start, begin + stop) for start, stop in at]
+    return ids, [(bisect_right(places, span[0], key=itemgetter(1)), bisect_left(places, span[1], key=itemgetter(0))) for span in spans]
+
+
+def _tokens_of(span: Span, encoding: Encoding) -> Span:
+    """Returns (first, after the last) of the tokens with a character of a span."""
+    tokens = (encoding.char_to_token(at) for at in range(*span))
+    first = next((token for token in tokens if token is not None), None)
+    if first is None:
+        return 0, 0
+    last = next(token for at in reversed(range(*span)) if (token := encoding.char_to_token(at)) is not None)
+    place = encoding.token_to_chars(last)
+    while last < len(encoding.ids) and encoding.token_to_chars(last) == place:  # the bytes of one character
+        last += 1
+    return first, last
+
+
+def _piece(text: str, form: ChatFormat, as_text: bool) -> tuple[list[int], list[Span]]:
+    """Returns (ids, places) of a piece of a chat encoded after a line break, where SentencePiece puts no blank before it."""
+    if as_text:
+        line, whole = list(form.encode("\n")), list(form.encode("\n" + text))
+        ids = whole[len(line) :] if whole[: len(line)] == line else list(form.encode(text))
+        return ids, [(0, len(text))] * len(ids)
+    line, after = form.encode_chat("\n").ids, form.encode_chat("\n" + text)
+    if after.ids[: len(line)] == line:
+        return after.ids[len(line) :], [(begin - 1, end - 1) for begin, end in after.offsets[len(line) :]]
+    encoding = form.encode_chat(text)
+    return encoding.ids, encoding.offsets
 
 
 def special_token_in(text: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.corpus.text.words import normalise_words
-from stages.examples.dialogue_formats.uncarried import parts_of, refuse_uncarried_turn, text_of_parts
+from stages.examples.dialogue_formats.uncarried import UncarriedError, UncarriedReason, parts_of, refuse_uncarried_turn, text_of_parts
 from stages.examples.items.chat import ROLES, special_token_in
 from stages.examples.items.field_mapping import shown_fields
 
@@ -155,6 +155,7 @@ def read_turns(
     Raises:
         BadDialogueError: The value is not a list, or a message has no role, an unknown role or no content. If it is the first turn and has
             fields of other names, it is a TurnFieldsError.
+        UncarriedError: A message has an empty content.
     """
     known = roles or dict(zip(ROLES, ROLES, strict=True))
     if not isinstance(value, list) or not value:
@@ -172,7 +173,10 @@ def read_turns(
         given = message[role]
         if not isinstance(given, str) or given not in known:
             raise BadDialogueError(f"{where} has the role {str(given)[:40]!r}; the roles are {', '.join(known)}")
-        messages.append({"role": known[given], "content": read_text(message.get(content), where)})
+        said = message.get(content)
+        if content in message and (said is None or isinstance(said, str) and not said.strip()):
+            raise UncarriedError(UncarriedReason.EMPTY_TURN, where)
+        messages.append({"role": known[given], "content": read_text(said, where)})
     return messages
 
 

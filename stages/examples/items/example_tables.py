@@ -15,7 +15,7 @@ from stages.record.contract.declaration import Context, Outcome
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import SideTable
 from stages.record.store.external import refuse_copies
-from stages.record.tables.jsonl import BAD_RECORD, JsonRecord, base_name, decision_record_counts, read_records
+from stages.record.tables.jsonl import BAD_RECORD, JsonRecord, base_name, decision_record_counts, read_user_records
 from stages.record.tables.parquet import TableRow, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def read_examples(
     refuse_copies((file.uri, file.identity) for file in ctx.files("files") if file.bytes)
     for file in ctx.files("files"):
         read, faults, unread, readable = reader(), set[str](), 0, False
-        for record in read_records([file], ctx):
+        for record in read_user_records(file, ctx):
             try:
                 value = read(record.value)
             except refused as error:

@@ -23,6 +23,7 @@ from stages.corpus.documents.document_format import NO_NAMES, DocumentFormat
 from stages.corpus.documents.format_csv import CsvFormat
 from stages.corpus.documents.format_text import TextFormat
 from stages.corpus.documents.import_documents import PATTERNS
+from stages.corpus.warc.html_files import holds_html
 from stages.examples.benchmarks.tasks import FORMATS
 from stages.examples.benchmarks.unknown_record import settings_for
 from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
@@ -37,6 +38,7 @@ from stages.record.store.names import name_fault, near_name
 from stages.record.store.path_lists import is_path_list
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
     from pydantic import JsonValue
 
     from stages.corpus.warc.records import WarcRecord
@@ -149,6 +151,8 @@ def form_of(path: str) -> str:
     plain = os.path.basename(path).removesuffix(".gz")
     if b"\0" not in head and plain.endswith((".csv", ".tsv")):
         return "CSV"
+    if b"\0" not in head and holds_html(plain):
+        return "HTML"
     if b"\0" not in head and plain.endswith((".txt", ".md")):
         if plain.lower().startswith(NOTES):
             raise UnusableFileError("is a note beside the data, by its name: rename it if it is a document")
@@ -270,7 +274,10 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     try:
         with pq.ParquetFile(path) as file:
             names, rows = file.schema_arrow.names, file.metadata.num_rows
-            kind = kind_of_record(dict.fromkeys(names))
+            first = next(file.iter_batches(batch_size=1), None)
+            kind = kind_of_record(first.to_pylist()[0] if first else dict.fromkeys(names))
+            if kind in DIALOGUES:
+                return kind, _dialogue_rows(kind, file)
             if kind != FileKind.DOCUMENTS:
                 shown = ", ".join(sorted(names)[:SHOWN_FIELDS])
                 raise UnusableFileError(
@@ -287,6 +294,14 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     if not texts:
         raise UnusableFileError("has no text in its first rows")
     return FileKind.DOCUMENTS, FileHead(len(read), texts, 0, 0, min(1.0, len(read) / max(rows, 1)), text_field=field)
+
+
+def _dialogue_rows(kind: FileKind, file: ParquetFile) -> FileHead:
+    """Returns the head of a Parquet file of chats or pairs."""
+    rows = next(file.iter_batches(batch_size=JUDGED_LINES)).to_pylist()
+    unread, uncarried, sizes = unread_dialogues(kind == FileKind.CONVERSATIONS, rows)
+    size = sum(len(str(row).encode("utf-8", "replace")) for row in rows)
+    return FileHead(len(rows), [], size, unread, len(rows) / file.metadata.num_rows, uncarried, len(rows), sizes)
 
 
 def _first_records(known: DocumentFormat, path: str, names: Mapping[str, str]) -> tuple[list[JsonRecord], list[str]]:
@@ -340,6 +355,22 @@ def read_text(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, Fi
     if bad or not texts[0][0].strip():
         raise UnusableFileError(bad[0] if bad else "has no text")
     return FileKind.DOCUMENTS, FileHead(1, texts, 0, 0, 1.0)
+
+
+def read_html(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:
+    """Returns the head of a file of HTML, which is one page.
+
+    Raises:
+        UnusableFileError: It gives no text.
+    """
+    from stages.corpus.warc.html_files import html_record
+
+    with open(path, "rb") as stream:
+        record = html_record(stream, os.path.basename(path), "init", "", pages.max_page_bytes)
+    texts = [(text, "") for text in _page_text(record)]
+    if record.problem or not texts:
+        raise UnusableFileError(f"gives no text ({record.problem or 'its page is empty'})")
+    return FileKind.CRAWL, FileHead(1, texts, 0, 0, 1.0)
 
 
 def read_warc(path: str, pages: PageSettings, sample: int) -> tuple[FileKind, FileHead]:

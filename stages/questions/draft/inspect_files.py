@@ -13,7 +13,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stages.questions.draft.file_heads import FileKind, PageSettings, form_of, read_csv, read_json_lines, read_parquet, read_text, read_warc
+from stages.questions.draft.file_heads import (
+    FileKind,
+    PageSettings,
+    form_of,
+    read_csv,
+    read_html,
+    read_json_lines,
+    read_parquet,
+    read_text,
+    read_warc,
+)
 from stages.questions.draft.judged_records import UnusableFileError
 from stages.record.contract.errors import RecipeError
 from stages.record.store.names import name_fault, near_name
@@ -21,6 +31,10 @@ from stages.record.store.patterns import files_of
 
 SAMPLE_RECORDS = 400  # documents whose language is detected, over all files
 MAX_FILES = 2_000
+READERS = {
+    "WARC": read_warc, "Parquet": read_parquet, "JSON Lines": read_json_lines, "CSV": read_csv, "HTML": read_html, "text": read_text,
+}  # fmt: skip
+"""Format -> what reads the head of such a file."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class InspectedFile:
     Attributes:
         path: Absolute path.
         kind: What its records are; None if the file is left out.
-        form: Format: "WARC", "Parquet", "JSON Lines", "CSV" or "text"; empty if it was not recognised.
+        form: Format: "WARC", "Parquet", "JSON Lines", "CSV", "HTML" or "text"; empty if it was not recognised.
         bytes: Size on disk.
         records: Number of records (of a WARC file, of pages); an estimate unless `counted`.
         counted: Whether all records of the file were read.
@@ -120,8 +134,7 @@ def _inspected(path: str, pages: PageSettings, sample: int) -> InspectedFile:
     form, size = "", os.stat(path).st_size
     try:
         form = form_of(path)
-        read = {"WARC": read_warc, "Parquet": read_parquet, "JSON Lines": read_json_lines, "CSV": read_csv, "text": read_text}[form]
-        kind, head = read(path, pages, sample)
+        kind, head = READERS[form](path, pages, sample)
     except UnusableFileError as error:
         return InspectedFile(path, None, form, size, problem=str(error))
     except OSError as error:

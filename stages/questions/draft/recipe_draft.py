@@ -146,13 +146,13 @@ def _sources(draft: _Draft) -> Iterator[str]:
         return
     yield from yaml_line("crawl:", "where the text comes from")
     sources = _by_source(draft)
-    if list(sources) == [WEB] and all(file.kind == FileKind.CRAWL for file in sources[WEB]):
+    if list(sources) == [WEB] and all(file.form == "WARC" for file in sources[WEB]):
         yield from yaml_line("warcs:", f"WARC and WET files: {_amount(sources[WEB], 'pages')}", 2)
         yield from _named(sources[WEB], draft)
     else:
         yield from yaml_line("sources:", "files by the name of their source; mix.weights can weigh the sources", 2)
         for name, files in sources.items():
-            what, unit = ("WARC and WET files", "pages") if files[0].kind == FileKind.CRAWL else ("documents", "documents")
+            what, unit = ("pages", "pages") if files[0].kind == FileKind.CRAWL else ("documents", "documents")
             yield from yaml_line(f"{name}:", f"{what}: {_amount(files, unit)}", 4)
             yield from _named(files, draft, 6)
         if named := {name: files[0].text_field for name, files in sources.items() if files[0].text_field != "text"}:
@@ -160,7 +160,7 @@ def _sources(draft: _Draft) -> Iterator[str]:
             yield from yaml_line(f"fields: {{{mapped}}}", "fields that have another name in the files", 2)
     if damaged := list(_bad_records(draft.text)):
         yield ""
-        yield from yaml_line("extract:", "from WARC records to text")
+        yield from yaml_line("extract:", "from pages to text")
         yield from damaged
 
 

@@ -1,9 +1,8 @@
 """Keeps a conversation with an exported model, and makes the prompt of its next answer.
 
-Guarantee: a tuned model is given the ids of the exported tokenizer's `apply_chat_template`, and a base model those of the opening of a document, as
-in training. Prompt and longest answer fit together in the context: the oldest messages are left out, which is counted, and a text that does not
-fit alone is refused. A text cannot forge a turn: one that spells out a special token is refused in a chat, and is ordinary characters for a
-base model.
+Guarantee: the ids are those of training: of a tuned model the chat in its chat template, with its fixed date, and of a base model the opening of a
+document (stages/examples/items/chat.py). Prompt and longest answer fit together in the context: the oldest messages are left out, which is counted,
+and a text that does not fit alone is refused. A text cannot forge a turn: a special token that it spells out is ordinary characters.
 Cost: the conversation is encoded again for each answer.
 """
 
@@ -13,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stages.examples.items.chat import ChatFormat, prompt_ids, render_prompt
+from stages.examples.items.chat_template import RefusedChatError
 from stages.questions.talk.sampling import Sampling
 from stages.questions.talk.written_answer import LoadedModel, WrittenAnswer
 from stages.record.contract.errors import RecipeError
@@ -59,9 +60,8 @@ class Conversation:
         """
         room = self.loaded.context - sampling.most(self.loaded.context)
         said = [*self.messages, {"role": "user", "content": text}]
-        ids, left_out = (
-            _chat_ids(self.loaded.tokenizer, said, room) if self.loaded.found.chats else (opening_ids(self.loaded.tokenizer, text), 0)
-        )
+        form = self.loaded.form
+        ids, left_out = _chat_ids(form, said, room) if self.loaded.found.chats else (prompt_ids(text, form, chat=False), 0)
         if len(ids) > room:
             raise RecipeError(
                 f"The text has {len(ids):,} tokens with its frame. Before an answer of up to {self.loaded.context - room:,} tokens, the context of "
@@ -83,43 +83,28 @@ class Conversation:
         self.asked = self.answered = ""
 
 
-def opening_ids(tokenizer: Any, text: str) -> list[int]:
-    """Returns the ids of a text as the opening of a document: after bos; without bos after eos, as documents follow each other in training."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
-    first = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    return [first, *ids]
-
-
-def refuse_special_tokens(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> None:
-    """Refuses messages that spell out a special token of the tokenizer.
+def prompt_of(messages: Sequence[Mapping[str, Any]], form: ChatFormat) -> list[int]:
+    """Returns the ids of a chat that waits for an answer.
 
     Raises:
-        RecipeError: One does.
+        RecipeError: The chat template refuses it.
     """
-    for message in messages:
-        if found := next((token for token in special_tokens(tokenizer) if token in message["content"]), ""):
-            raise RecipeError(
-                f"A message of the {message['role']} spells out {found}, with which the model's own turns begin or end.",
-                do="Write it another way, for example with a blank in it.",
-            )
+    try:
+        return render_prompt(messages, form)
+    except RefusedChatError as error:
+        raise RecipeError(f"The model cannot be asked this: {error}.") from None
 
 
-def special_tokens(tokenizer: Any) -> list[str]:
-    """Returns the special tokens of a tokenizer, as they are spelt out."""
-    return sorted({str(token) for token in tokenizer.added_tokens_decoder.values() if token.special})
-
-
-def _chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]], room: int) -> tuple[list[int], int]:
+def _chat_ids(form: ChatFormat, messages: Sequence[Mapping[str, str]], room: int) -> tuple[list[int], int]:
     """Returns the ids of a chat that waits for an answer, and how many old messages were left out so that it fits.
 
     The system message and the last message stay. A question is left out together with its answer.
     """
-    refuse_special_tokens(tokenizer, messages)
     system = [message for message in messages[:1] if message["role"] == "system"]
     rest = messages[len(system) :]
     first = 0
     while True:
-        ids = tokenizer.apply_chat_template([*system, *rest[first:]], add_generation_prompt=True, tokenize=True, return_dict=False)
+        ids = prompt_of([*system, *rest[first:]], form)
         if len(ids) <= room or first == len(rest) - 1:
-            return list(ids), first
+            return ids, first
         first += 2  # before the last message they come in pairs

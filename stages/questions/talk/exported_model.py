@@ -1,9 +1,7 @@
 """Finds the exported model that a name means, and says whether it chats or completes texts.
 
-Guarantee: read-only. A model whose weights were imported together with a tokenizer that had another chat template is refused: the import replaced
-the template (`loam lineage import train_tokenizer`), so no prompt would have the form that the weights know. What sft or dpo trained here
-knows Loam's template, whatever the tokenizer had.
-Cost: some queries of the index and three manifests. The weights are not read.
+Guarantee: read-only.
+Cost: some queries of the index and one manifest. The weights are not read.
 """
 
 from __future__ import annotations
@@ -75,25 +73,6 @@ def find_model(home: Path, name: str, models: Mapping[str, str]) -> ExportedMode
     return _opened(manifest.read_artifact(home / "artifacts" / found), models)
 
 
-def refuse_replaced_template(home: Path, model: ExportedModel) -> None:
-    """Refuses a model that cannot be spoken to in the form that its weights know (see the module).
-
-    Raises:
-        RecipeError: The model is such a one.
-    """
-    from stages.tokens.train_tokenizer.tokenizer_check import REPLACED
-
-    read = [_read_if_there(home, one) for one in (model.checkpoint, model.tokenizer)]
-    changes = str(read[1].summary.get("changes", "")) if read[1] else ""
-    if REPLACED in changes and read[0] and manifest.is_imported(read[0]) and not read[0].summary.get("steps"):
-        raise RecipeError(
-            f"{model.alias} is an imported model whose own chat template the import of its tokenizer replaced. Loam does not keep such templates, so "
-            "no prompt has the form that the model knows.",
-            where=f"{model.tokenizer}: {changes}",
-            do="Train sft on it, which teaches Loam's template, and talk to that model; or use the model where you had it from.",
-        )
-
-
 def _of_run(home: Path, run: str, best_first: list[str]) -> str:
     """Returns the id of the best exported model of a run; empty if it has none. run: its id."""
     sql = (
@@ -119,11 +98,3 @@ def _opened(artifact: Artifact, models: Mapping[str, str]) -> ExportedModel:
     checkpoint, tokenizer = inputs["checkpoint"]["artifact"], inputs["tokenizer"]["artifact"]
     name = artifact.manifest["node"].partition("@")[2]
     return ExportedModel(artifact, name, checkpoint, tokenizer, chats=name != next(iter(models)))
-
-
-def _read_if_there(home: Path, artifact: str) -> Artifact | None:
-    """Returns an artifact; None if it is gone from this home."""
-    try:
-        return manifest.read_artifact(home / "artifacts" / artifact)
-    except FileNotFoundError:
-        return None

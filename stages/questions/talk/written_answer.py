@@ -22,14 +22,17 @@ from stages.questions.talk.sampling import Sampling, drawn_by
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from stages.examples.items.chat import ChatFormat
+
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """An exported model in memory. model, tokenizer: those of transformers. context: in tokens."""
+    """An exported model in memory. model, tokenizer: those of transformers. form: how prompts are encoded. context: in tokens."""
 
     found: ExportedModel
     model: Any
     tokenizer: Any
+    form: ChatFormat
     context: int
 
 
@@ -39,10 +42,11 @@ def load(found: ExportedModel) -> LoadedModel:
     import torch
 
     from stages.evaluation.evaluate.score import load_model, load_tokenizer
+    from stages.tokens.tokenizer.bpe import load_chat_format
 
     folder = found.artifact.path
     model = load_model(folder, "cuda" if torch.cuda.is_available() else "cpu")
-    return LoadedModel(found, model, load_tokenizer(folder), int(model.config.max_position_embeddings))
+    return LoadedModel(found, model, load_tokenizer(folder), load_chat_format(folder), int(model.config.max_position_embeddings))
 
 
 class WrittenAnswer:

@@ -68,12 +68,12 @@ def find_recipe(name: str) -> Path:
         RecipeError: There is no such file.
     """
     configs = Path(__file__).resolve().parents[3] / "configs"
-    for candidate in (name, f"{configs}/{name}", f"{configs}/{name}.yaml"):
+    for candidate in (name, f"{configs}/{name}", f"{configs}/{name}.yaml", f"{configs}/examples/{name}.yaml"):
         if os.path.isfile(candidate):  # Path.is_file raises for a name that is too long; this returns False
             return Path(candidate)
     if name and os.path.exists(name):
         raise RecipeError(f"{name!r} is not a file.", where=os.path.abspath(name), do="Give the path of a YAML file.")
-    known = ", ".join(sorted(p.stem for p in configs.glob("*.yaml")))
+    known = ", ".join(sorted(p.stem for p in configs.rglob("*.yaml")))
     raise RecipeError(
         f"There is no recipe {name!r}.", where=str(configs), do=f"Give the path of a YAML file, a recorded run, or one of: {known}."
     )

@@ -84,6 +84,18 @@ def read_records(files: Sequence[ExternalFile], ctx: Context) -> Iterator[JsonRe
                 ctx.drop(f"the line is not a JSON object{hint}", place(file, number), _shown(raw))
 
 
+def read_user_records(file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
+    """Yields the objects of a user's file: the rows of a Parquet file (.parquet), of which a remote one is copied first, else of JSON Lines."""
+    from stages.record.store.external import local_path
+
+    if not file.uri.endswith(".parquet"):
+        yield from read_records([file], ctx)
+        return
+    path = local_path(file, ctx.scratch / "remote")
+    for number, row in parquet_rows(path, file, parquet_columns(path, file), ctx):
+        yield JsonRecord(file, number, row)
+
+
 def _parsed(raw: bytes, whole: bool) -> JsonValue:
     """Returns the value of a line. whole: whether `raw` is the whole line.
 

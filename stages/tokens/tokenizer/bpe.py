@@ -14,10 +14,17 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 from stages.examples.items.chat import LLAMA3, ChatFormat, ChatTokens, template
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from tokenizers import Tokenizer
+
+    from stages.examples.items.chat_template import ChatTemplate
 
 CHAT_TOKENS = "chat_tokens.json"
 """File of an imported tokenizer with other special tokens than Llama 3's: the fields of ChatTokens."""
+
+
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""The entries of tokenizer_config.json that name a special token. A chat template reads them as variables."""
 
 
 def save(tokenizer: Tokenizer, folder: Path) -> None:
@@ -26,9 +33,9 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
     write_config(folder, LLAMA3)
 
 
-def write_config(folder: Path, tokens: ChatTokens) -> None:
-    """Writes tokenizer_config.json, and chat_tokens.json if the special tokens are not Llama 3's."""
-    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokens))
+def write_config(folder: Path, tokens: ChatTokens, own: OwnTemplate | None = None) -> None:
+    """Writes tokenizer_config.json, and chat_tokens.json if the special tokens are not Llama 3's. own: of an imported tokenizer that has one."""
+    _write_json(folder / "tokenizer_config.json", tokenizer_config(tokens, own))
     if tokens != LLAMA3:
         _write_json(folder / CHAT_TOKENS, asdict(tokens))
 
@@ -43,6 +50,13 @@ def _write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+class OwnTemplate(TypedDict):
+    """The chat template of an imported tokenizer. named: an entry of NAMED -> its token."""
+
+    template: str
+    named: dict[str, str]
+
+
 class TokenizerConfig(TypedDict):
     """The content of tokenizer_config.json, in the names of `transformers`."""
 
@@ -55,8 +69,13 @@ class TokenizerConfig(TypedDict):
     chat_template: NotRequired[str]
 
 
-def tokenizer_config(tokens: ChatTokens = LLAMA3) -> TokenizerConfig:
-    """Returns the content of tokenizer_config.json, chat template included if there are tokens for chats."""
+def tokenizer_config(tokens: ChatTokens = LLAMA3, own: OwnTemplate | None = None) -> TokenizerConfig:
+    """Returns the content of tokenizer_config.json: with the tokenizer's own chat template and the tokens that it can name, or with Loam's.
+
+    Args:
+        tokens: The special tokens by their role.
+        own: The tokenizer's own chat template; None for Loam's, if there are tokens for its headers.
+    """
     config: TokenizerConfig = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokens.bos,
@@ -64,11 +83,13 @@ def tokenizer_config(tokens: ChatTokens = LLAMA3) -> TokenizerConfig:
         "pad_token": tokens.pad,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-        "chat_template": template(tokens) if tokens.can_chat else "",
+        "chat_template": own["template"] if own else template(tokens) if tokens.can_chat else "",
     }
-    if not tokens.bos:
+    if own:
+        config.update(own["named"])  # type: ignore[typeddict-item]
+    if not tokens.bos or (own and "bos_token" not in own["named"]):
         del config["bos_token"]
-    if not tokens.can_chat:
+    if not config["chat_template"]:
         del config["chat_template"]
     return config
 
@@ -89,20 +110,44 @@ def load_chat(path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
+def has_chat_template(folder: Path) -> bool:
+    """Returns whether the tokenizer of an artifact can encode chats."""
+    return bool(_config(folder).get("chat_template"))
+
+
 def load_chat_format(folder: Path) -> ChatFormat:
-    """Returns how the tokenizer of an artifact encodes chats."""
-    return chat_format(load_plain(folder / "tokenizer.json"), read_chat_tokens(folder))
+    """Returns how the tokenizer of an artifact, or of an exported model, encodes chats."""
+    from stages.examples.items.chat_template import compile_template
+
+    path, config = folder / "tokenizer.json", _config(folder)
+    whole = load_chat(path)
+    source = str(config.get("chat_template", ""))
+    named = {name: str(config[name]) for name in NAMED if name in config}
+    compiled = compile_template(source, named, special_tokens(whole)) if source else None
+    return chat_format(load_plain(path), read_chat_tokens(folder), whole, compiled)
 
 
-def chat_format(plain: Tokenizer, tokens: ChatTokens) -> ChatFormat:
-    """Returns how a tokenizer encodes chats.
+def _config(folder: Path) -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    return found
+
+
+def special_tokens(tokenizer: Tokenizer) -> list[str]:
+    """Returns the tokens that a tokenizer marks as special, in the order of their ids."""
+    return [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
+
+
+def chat_format(plain: Tokenizer, tokens: ChatTokens, whole: Tokenizer | None = None, template: ChatTemplate | None = None) -> ChatFormat:
+    """Returns how a tokenizer encodes texts and chats.
 
     Args:
         plain: The tokenizer, which takes the spelling of a special token as ordinary characters.
         tokens: Its special tokens.
+        whole: The same tokenizer, which recognises special tokens; None if no chats are encoded.
+        template: Its chat template; None if no chats are encoded.
 
     Raises:
-        ValueError: The tokenizer does not have one of them.
+        ValueError: The tokenizer does not have one of the tokens.
     """
     ids: dict[str, int] = {}
     for role, token in tokens.by_role().items():
@@ -110,7 +155,14 @@ def chat_format(plain: Tokenizer, tokens: ChatTokens) -> ChatFormat:
         if found is None:
             raise ValueError(f"The tokenizer has no token {token!r}, which is its {role} by {CHAT_TOKENS}.")
         ids[token] = found
-    return ChatFormat(tokens, ids, lambda text: plain.encode(text, add_special_tokens=False).ids)
+    chats = whole or plain
+    return ChatFormat(
+        tokens,
+        ids,
+        lambda text: plain.encode(text, add_special_tokens=False).ids,
+        lambda text: chats.encode(text, add_special_tokens=False),
+        template,
+    )
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

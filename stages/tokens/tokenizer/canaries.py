@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from stages.examples.items.chat import ChatFormat, render, render_prompt, template
+from stages.examples.items.chat import ChatFormat, render, render_prompt
+from stages.examples.items.chat_template import RefusedChatError
 from stages.tokens.tokenizer.token_engine import TOKENIZERS, TokenEngine, bounded, id_dtype, open_engine
 
 if TYPE_CHECKING:
@@ -61,6 +62,13 @@ class ChatCanary(TypedDict):
     prompt: list[int]
 
 
+class RefusedCanary(TypedDict):
+    """A chat that the template refuses, such as one with a system message, and what it says."""
+
+    messages: list[dict[str, str]]
+    refused: str
+
+
 class TextCanaries(TypedDict):
     """The content of NAME beside tokens, in which there are no chats.
 
@@ -79,12 +87,11 @@ class TextCanaries(TypedDict):
 class ChatCanaries(TextCanaries):
     """The content of NAME where chats were encoded.
 
-    template: chat template of tokenizer_config.json. own_template: the one that this code writes there.
+    template: chat template of tokenizer_config.json.
     """
 
     template: str
-    own_template: str
-    chats: list[ChatCanary]
+    chats: list[ChatCanary | RefusedCanary]
 
 
 def text_canaries(tokenizer: Path, engine: TokenEngine) -> TextCanaries:
@@ -130,7 +137,6 @@ def chat_canaries(tokenizer: Path) -> ChatCanaries:
     return {
         **text_canaries(tokenizer, open_engine(TOKENIZERS, tokenizer / "tokenizer.json")),
         "template": config["chat_template"],
-        "own_template": template(form.tokens),
         "chats": [_chat(messages, form) for messages in chats],
     }
 
@@ -139,15 +145,14 @@ def _spelt(form: ChatFormat) -> list[str]:
     return [f"A {token} spelt out.{token}" for token in form.ids]
 
 
-def _chat(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> ChatCanary:
-    ids, mask = render(messages, form)
-    return {
-        "messages": [dict(message) for message in messages],
-        "ids": ids,
-        "mask": mask,
-        "last_mask": render(messages, form, last_only=True)[1],
-        "prompt": render_prompt(messages, form),
-    }
+def _chat(messages: Sequence[Mapping[str, str]], form: ChatFormat) -> ChatCanary | RefusedCanary:
+    given = [dict(message) for message in messages]
+    try:
+        ids, mask = render(messages, form)
+        last_mask, prompt = render(messages, form, last_only=True)[1], render_prompt(messages, form)
+    except RefusedChatError as error:
+        return {"messages": given, "refused": str(error)}
+    return {"messages": given, "ids": ids, "mask": mask, "last_mask": last_mask, "prompt": prompt}
 
 
 def difference(recorded: JsonValue, computed: JsonValue, where: str = "") -> str:

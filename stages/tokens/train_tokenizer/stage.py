@@ -169,7 +169,7 @@ def _teller(config: TrainTokenizer, ctx: Context) -> Callable[[int], None]:
 
 
 def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Outcome:
-    """Imports a user's tokenizer, with Loam's tokenizer_config.json. tokenizer.json is unchanged unless it lacks something.
+    """Imports a user's tokenizer with its chat template, or Loam's if it has none. tokenizer.json is unchanged unless it lacks something.
 
     Returns:
         The outcome. Its rows are the ids of the vocabulary.
@@ -198,7 +198,7 @@ def import_files(files: tuple[ExternalFile, ...], out: Path, ctx: Context) -> Ou
         )
     mended: str = judged["text"]
     (out / "tokenizer.json").write_bytes(mended.encode() if mended else found["tokenizer.json"].read_bytes())
-    write_config(out, ChatTokens(**judged["tokens"]))
+    write_config(out, ChatTokens(**judged["tokens"]), judged["own"])
     changes = {"changes": " ".join(judged["changes"])} if judged["changes"] else {}
     return Outcome(rows=judged["size"], summary={"vocab_size": judged["size"], **changes})
 
@@ -223,6 +223,7 @@ STAGE = Stage(
     versions=(
         "first version",
         "imports: without bos where the tokenizer has none, one token for padding and the end as given, within the rows of the model's config.json",
+        "chat template: generation blocks in Loam's own; that of an imported tokenizer is kept",
     ),
     distributions=("tokenizers", "numpy", "numba", "pyarrow"),
     importer=Importer(IMPORTABLE, import_files, maps=TOKEN_ROLES),

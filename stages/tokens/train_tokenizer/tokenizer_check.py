@@ -2,8 +2,8 @@
 
 Guarantee: a tokenizer without faults is BPE over bytes, or with a token for every byte to fall back on. It encodes any text and decodes it
 back unchanged, but for U+2581 in a tokenizer that writes blanks so (SentencePiece), and for a normalizer that gives a canonically equal text
-(NFC as in Qwen3, or NFD). The special tokens have ids. Only bos is put before a text; without bos nothing. Chats render as in
-stages/examples/items/chat.py. The ids of the vocabulary have no gap.
+(NFC as in Qwen3, or NFD). The special tokens have ids. Only bos is put before a text; without bos nothing. A chat template of its own is kept, and
+renders. The ids of the vocabulary have no gap.
 Cost: under a second, 15 s for 262,000 ids. Hostile files could use all memory or run without end, so call `judge_files` in a confined
 process.
 Source: the requirements of stages/tokens/tokenizer/bpe.py, stages/examples/items/chat.py and the stages that read a tokenizer.
@@ -14,34 +14,25 @@ from __future__ import annotations
 import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from stages.examples.items.chat import ChatTokens, template
-from stages.tokens.tokenizer.bpe import encode_texts
-from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike, special_tokens
+from stages.tokens.tokenizer.bpe import OwnTemplate, encode_texts, special_tokens
+from stages.tokens.train_tokenizer.own_template import find_template
+from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer, choose_tokens, mend, renders_alike
 
 if TYPE_CHECKING:
-    from jinja2.sandbox import SandboxedEnvironment
     from pydantic import JsonValue
     from tokenizers import Tokenizer
 
 MAX_IDS = 1 << 24  # sixteen million; the largest tokenizers in use have 262,144
-MAX_TEMPLATE = 1 << 20  # limit in characters, for a template and for what it renders
-MAX_POWER = 64
 SHOWN_TOKENS = 20  # of the special tokens; Llama 3 has 256
 PROBES = (
     "".join(map(chr, [*range(0x250), 0x3B1, 0x5D0, 0x939, 0x4E2D, 0xAC00, 0x1F600, 0x10FFFD])),
     " a space at both ends ", "two  blanks\tand\ttabs\n\n\nlines\r\n", "e\u0301 \u00e9 \ufb01 \uff21 \u2126", "it's 12345, don't",
 )  # fmt: skip
 """Probe texts: bytes of all kinds, white space, and characters that a normalizer would change."""
-REPLACED = "replaced by Loam's"
-"""What the summary of an import says (`changes`) where the tokenizer had a chat template of its own."""
-CHAT = (
-    {"role": "system", "content": " Be brief. "},
-    {"role": "user", "content": "What does textwrap.dedent do?\n"},
-    {"role": "assistant", "content": "Remove common leading white space."},
-)
 
 
 class JudgedTokenizer(TypedDict):
@@ -49,7 +40,7 @@ class JudgedTokenizer(TypedDict):
 
     faults: sentences on what the pipeline could not use. do: what to do about faults of the mapping; empty if the file itself has faults.
     Without faults also the tokenizer as it is imported: size: number of ids; text: tokenizer.json, empty if it is the given one; tokens:
-    the fields of its ChatTokens; changes: sentences on what was added.
+    the fields of its ChatTokens; own: its own chat template, None without one; changes: sentences on what was added.
     """
 
     faults: list[str]
@@ -57,6 +48,7 @@ class JudgedTokenizer(TypedDict):
     size: int
     text: str
     tokens: dict[str, str]
+    own: OwnTemplate | None
     changes: list[str]
 
 
@@ -104,11 +96,12 @@ def judge_files(tokenizer: str, config: str, template_file: str, model: str, map
     if isinstance(judged, list):
         return _refused(judged, judged.do if isinstance(judged, MappingFaults) else "")
     mended = "" if judged.text == text else judged.text
-    return {"faults": [], "do": "", "size": judged.size, "text": mended, "tokens": asdict(judged.tokens), "changes": list(judged.changes)}
+    tokens, changes = asdict(judged.tokens), list(judged.changes)
+    return {"faults": [], "do": "", "size": judged.size, "text": mended, "tokens": tokens, "own": judged.own, "changes": changes}
 
 
 def _refused(faults: list[str], do: str = "") -> JudgedTokenizer:
-    return {"faults": faults, "do": do, "size": 0, "text": "", "tokens": {}, "changes": []}
+    return {"faults": faults, "do": do, "size": 0, "text": "", "tokens": {}, "own": None, "changes": []}
 
 
 def _load(text: str) -> Tokenizer:
@@ -148,17 +141,21 @@ def judge_tokenizer(
     given = _load(text)
     stated = [StatedToken(token["content"], token["id"]) for token in raw["added_tokens"]]
     tokens, unmapped = choose_tokens(given, settings, mapping or {}, rows)
+    own, theirs = None, template_text or settings.get("chat_template")
+    if theirs and not (tokens.can_chat and theirs == template(tokens)):
+        found = find_template(theirs, settings, given, tokens)
+        if isinstance(found, str):
+            return [found]
+        own = found
+        tokens, unmapped = choose_tokens(given, settings, mapping or {}, rows, own)
     if faults := [*_vocabulary_faults(given, model, stated)]:
         return [*faults, *unmapped]
     if unmapped:
         return MappingFaults(unmapped, special_tokens(given))
-    mended = mend(given, text, tokens, rows)
+    mended = mend(given, text, tokens, rows, own)
     read = given if mended.text == text else _load(mended.text)
     names = list(dict.fromkeys(mended.tokens.by_role().values()))
-    theirs = template_text or settings.get("chat_template")
-    fault, change = _template_fault(theirs, mended.tokens) if theirs and mended.tokens.can_chat else ("", "")
-    faults = [*_text_faults(read, names), *_chat_faults(read, mended.tokens), *([fault] if fault else [])]
-    return faults or replace(mended, changes=(*mended.changes, *([change] if change else [])))
+    return [*_text_faults(read, names), *_chat_faults(read, mended.tokens)] or mended
 
 
 def _rows(config: JsonValue) -> int | None:
@@ -229,54 +226,3 @@ def _chat_faults(tokenizer: Tokenizer, tokens: ChatTokens) -> Iterator[str]:
             yield f"{token} is not one token."
     if tokens.can_chat and not renders_alike(tokenizer, tokens):
         yield "A chat has other ids as a whole than message by message."
-
-
-def _template_fault(theirs: JsonValue, tokens: ChatTokens) -> tuple[str, str]:
-    """Returns (fault, change) of the tokenizer's own chat template: what is wrong with it, and that it is replaced; both may be empty."""
-    from jinja2 import TemplateError
-
-    if isinstance(theirs, list):
-        return "", f"Its several chat templates are {REPLACED}."
-    if not isinstance(theirs, str):
-        return "Its chat template is not a text.", ""
-    if len(theirs) > MAX_TEMPLATE:
-        return f"Its chat template has {len(theirs):,} characters.", ""
-    environment = _sandbox()
-    for prompt in (False, True):
-        values = {"messages": CHAT, "add_generation_prompt": prompt, "bos_token": tokens.bos, "eos_token": tokens.eos}
-        try:
-            rendered = environment.from_string(theirs).render(values)
-        except MemoryError:
-            return "Its chat template needs too much memory.", ""
-        except RecursionError:
-            return "Its chat template calls itself without end.", ""
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
-            return f"Its chat template cannot be rendered: {str(error)[:200]}.", ""
-        if rendered != environment.from_string(template(tokens)).render(values):
-            return "", f"Its chat template is {REPLACED}: it renders {rendered[:60]!r} …"
-    return "", ""
-
-
-def _sandbox() -> SandboxedEnvironment:
-    """Returns an environment that renders untrusted templates.
-
-    It allows no access to Python's own attributes, no changes to arguments and no operator with unbounded growth.
-    """
-    from jinja2.exceptions import SecurityError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Bounded(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset(["*", "**", "%"])
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            texts = [value for value in (left, right) if isinstance(value, str | list | tuple)]
-            counts = [value for value in (left, right) if isinstance(value, int)]
-            if operator == "**" and not (isinstance(right, int | float) and abs(right) <= MAX_POWER):
-                raise SecurityError("a power beyond what a template needs")
-            if operator == "*" and texts and counts and len(texts[0]) * counts[0] > MAX_TEMPLATE:
-                raise SecurityError("a text multiplied beyond what a template needs")
-            if operator == "%" and isinstance(left, str):
-                raise SecurityError("a text formatted with %")
-            return super().call_binop(context, operator, left, right)
-
-    return Bounded(trim_blocks=True, lstrip_blocks=True)

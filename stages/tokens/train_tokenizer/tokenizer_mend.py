@@ -1,7 +1,8 @@
-"""Adds to an imported tokenizer what the pipeline needs and what it lacks: special tokens, post-processor, chat template.
+"""Adds to an imported tokenizer what the pipeline needs and what it lacks: special tokens, post-processor, a chat template if it has none.
 
 Guarantee: ids that the tokenizer has keep their text; new tokens follow them, and beside a model only into rows of its embedding that no
-token has. A tokenizer without bos stays without. Every change is a sentence for the user. A tokenizer that lacks nothing is not changed.
+token has. A tokenizer without bos stays without, and one with a chat template keeps it and gets no tokens for headers. Every change is a
+sentence for the user. A tokenizer that lacks nothing is not changed.
 Cost: milliseconds beside the load of the tokenizer. Call it in a confined process, as tokenizer_check.py does.
 Source: TemplateProcessing and AddedToken of Hugging Face tokenizers.
 """
@@ -12,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from stages.examples.items.chat import LLAMA3, TOKEN_ROLES, ChatTokens, render
-from stages.tokens.tokenizer.bpe import chat_format
+from stages.examples.items.chat import LLAMA3, TOKEN_ROLES, ChatTokens
+from stages.tokens.tokenizer.bpe import OwnTemplate, special_tokens
+from stages.tokens.train_tokenizer.own_template import FoundTemplate, stated_token
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -23,12 +25,13 @@ BETWEEN = ("\n\n", "\n", "")
 """Texts between header and message, the first that fits: a tokenizer may join Llama 3's two line breaks with the words after them."""
 MAY_SHARE = frozenset({"bos", "eos", "end_of_turn", "pad"})
 """Roles that may have one token, as <|endoftext|> begins and ends texts and fills sequences in GPT-2. Where padding is, lengths tell."""
+HEADERS = ("start_header", "end_header")
 BEGINS = frozenset({"bos", "start_header"})
 """Roles that may have one token too: in Llama 2's chats, <s> begins every turn. Others must be told apart in a sequence."""
 DIFFERENT = len(TOKEN_ROLES) - len(MAY_SHARE | BEGINS) + 2
 """Number of different special tokens that the roles need at least."""
 NO_CHATS = (
-    "It has no tokens for the headers of chats, and the model beside it has no row for new ones, so sft, dpo and evaluate.chat cannot use it. "
+    "It has no chat template and no tokens for the headers of chats, and the model beside it has no row for new ones, so sft, dpo and evaluate.chat cannot use it. "
     "To use it with chats, map start_header (which may be bos) and end_header (such as a token for unknown text). "
     "To train a new model instead, import tokenizer.json and tokenizer_config.json without config.json."
 )
@@ -50,22 +53,29 @@ class MendedTokenizer:
         text: The content of tokenizer.json.
         tokens: Its special tokens.
         size: Number of ids.
+        own: Its own chat template; None without one.
         changes: What was chosen or added, one sentence each; empty if it is the given tokenizer with Llama 3's names.
     """
 
     text: str
     tokens: ChatTokens
     size: int
+    own: OwnTemplate | None = None
     changes: tuple[str, ...] = ()
 
 
 def choose_tokens(
-    tokenizer: Tokenizer, settings: Mapping[str, JsonValue], mapping: Mapping[str, str], rows: int | None = None
+    tokenizer: Tokenizer,
+    settings: Mapping[str, JsonValue],
+    mapping: Mapping[str, str],
+    rows: int | None = None,
+    own: FoundTemplate | None = None,
 ) -> tuple[ChatTokens, list[str]]:
     """Returns the special tokens, and what is wrong with the mapping, one sentence each.
 
     A role gets the token that the mapping gives; else Llama 3's name if the tokenizer has it; else the token of tokenizer_config.json, or
-    ChatML's; else Llama 3's name, which is added. bos has no token if the tokenizer puts nothing before a text and has none, and it comes with a
+    ChatML's; else Llama 3's name, which is added. bos is rather the one of tokenizer_config.json. With a chat template of its own, the headers
+    have no token, and the end of a turn is the template's. bos has no token if the tokenizer puts nothing before a text and has none, and it comes with a
     model or its settings name eos alone. What would be added beyond the rows of a model is not: pad and end_of_turn are then eos, and
     the headers have no token.
 
@@ -74,17 +84,24 @@ def choose_tokens(
         settings: Content of tokenizer_config.json.
         mapping: Role -> token.
         rows: Rows of the embedding of the model that comes with the tokenizer; None if it comes without one.
+        own: The chat template that it came with; None without one.
     """
     faults = [
         f"It has no token {token!r}, to which {role} is mapped." for role, token in mapping.items() if tokenizer.token_to_id(token) is None
     ]
     chosen: dict[str, str] = dict(mapping)
+    if own:
+        faults += [f"Its chat template writes the headers itself: leave {role} out of the mapping." for role in HEADERS if role in mapping]
+        chosen |= dict.fromkeys(HEADERS, "")
+        chosen.setdefault("end_of_turn", own.end_of_turn)
+        if not chosen["end_of_turn"]:
+            del chosen["end_of_turn"]
     if "bos" not in chosen and _is_without_bos(tokenizer, settings, rows is not None):
         chosen["bos"] = ""
     for role, name in LLAMA3.by_role().items():
-        stated = _stated(settings.get(f"{role}_token")) or CHATML.get(role, "")
+        stated = stated_token(settings.get(f"{role}_token")) or CHATML.get(role, "")
         free = all(_may_share(role, other) for other, token in chosen.items() if token == stated)
-        has_own = tokenizer.token_to_id(name) is None and stated and tokenizer.token_to_id(stated) is not None
+        has_own = (role == "bos" or tokenizer.token_to_id(name) is None) and stated and tokenizer.token_to_id(stated) is not None
         chosen.setdefault(role, stated if has_own and free else name)
     if rows is not None and not faults:
         faults += _keep_within(rows, tokenizer, chosen, mapping)
@@ -104,9 +121,9 @@ def _may_share(role: str, other: str) -> bool:
 
 def _is_without_bos(tokenizer: Tokenizer, settings: Mapping[str, JsonValue], beside_model: bool) -> bool:
     """Returns whether the texts of a tokenizer have no bos, as those of Qwen3. A bare tokenizer.json alone does not say so."""
-    known = {_stated(settings.get("bos_token")), LLAMA3.bos} - {""}
+    known = {stated_token(settings.get("bos_token")), LLAMA3.bos} - {""}
     has_one = any(tokenizer.token_to_id(token) is not None for token in known)
-    return not has_one and _begins_bare(tokenizer) and (beside_model or bool(_stated(settings.get("eos_token"))))
+    return not has_one and _begins_bare(tokenizer) and (beside_model or bool(stated_token(settings.get("eos_token"))))
 
 
 def _begins_bare(tokenizer: Tokenizer) -> bool:
@@ -128,7 +145,7 @@ def _keep_within(rows: int, tokenizer: Tokenizer, chosen: dict[str, str], mappin
     def too_many() -> bool:
         return len(set(missing().values())) > max(rows - tokenizer.get_vocab_size(), 0)
 
-    headers = {"start_header": "", "end_header": ""}
+    headers = dict.fromkeys(HEADERS, "")
     substitutes: tuple[dict[str, str], ...] = ({"pad": chosen["eos"]}, {"end_of_turn": chosen["eos"]}, headers)
     for instead in substitutes:
         if too_many() and missing().keys() & instead.keys() and not (instead is headers and mapping.keys() & headers):
@@ -142,7 +159,7 @@ def _keep_within(rows: int, tokenizer: Tokenizer, chosen: dict[str, str], mappin
     ]
 
 
-def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens, rows: int | None = None) -> MendedTokenizer:
+def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens, rows: int | None = None, own: FoundTemplate | None = None) -> MendedTokenizer:
     """Returns the tokenizer with its special tokens marked as special, a post-processor and a chat format that fits.
 
     Args:
@@ -150,6 +167,7 @@ def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens, rows: int | None =
         text: The content of the tokenizer.json that it was loaded from.
         tokens: Its special tokens; those that it lacks are added.
         rows: See `choose_tokens`.
+        own: See `choose_tokens`.
     """
     from tokenizers import AddedToken, processors
 
@@ -173,7 +191,9 @@ def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens, rows: int | None =
         changes.append(f"Replaced the post-processor: it puts {tokens.bos or 'nothing'} before a text.")
     if changes:
         text = str(tokenizer.to_str())
-    if tokens.can_chat:
+    if own:
+        changes += own.changes
+    elif tokens.can_chat:
         tokens = replace(tokens, after_header=_between(tokenizer, tokens))
     else:
         changes.append(NO_CHATS)
@@ -184,12 +204,7 @@ def mend(tokenizer: Tokenizer, text: str, tokens: ChatTokens, rows: int | None =
         changes.append(
             f"The chat format has {tokens.after_header!r} after a header: this tokenizer joins line breaks with the words after them."
         )
-    return MendedTokenizer(text, tokens, tokenizer.get_vocab_size(), tuple(changes))
-
-
-def special_tokens(tokenizer: Tokenizer) -> list[str]:
-    """Returns the tokens that a tokenizer marks as special, in the order of their ids."""
-    return [token.content for _, token in sorted(tokenizer.get_added_tokens_decoder().items()) if token.special]
+    return MendedTokenizer(text, tokens, tokenizer.get_vocab_size(), own.written if own else None, tuple(changes))
 
 
 def _in_a_model(before: int, special: int, rows: int | None) -> str:
@@ -218,10 +233,17 @@ def whole_chat(tokens: ChatTokens) -> str:
 
 
 def renders_alike(tokenizer: Tokenizer, tokens: ChatTokens) -> bool:
-    """Returns whether a chat has the same ids as a whole and message by message."""
+    """Returns whether a chat has the same ids as a whole and part by part, so that no token is of a header and of words."""
     whole = list(tokenizer.encode(whole_chat(tokens), add_special_tokens=False).ids)
     tokenizer.encode_special_tokens = True
-    parts = render(PROBE, chat_format(tokenizer, tokens))[0]
+
+    def plain(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids) if text else []
+
+    parts = [tokenizer.token_to_id(tokens.bos)] if tokens.bos else []
+    for message in PROBE:
+        parts += [tokenizer.token_to_id(tokens.start_header), *plain(message["role"]), tokenizer.token_to_id(tokens.end_header)]
+        parts += [*plain(tokens.after_header), *plain(message["content"].strip()), tokenizer.token_to_id(tokens.end_of_turn)]
     tokenizer.encode_special_tokens = False
     return whole == parts
 
@@ -229,9 +251,3 @@ def renders_alike(tokenizer: Tokenizer, tokens: ChatTokens) -> bool:
 def _between(tokenizer: Tokenizer, tokens: ChatTokens) -> str:
     """Returns the first text between header and message with which a chat renders alike; Llama 3's if none does."""
     return next((one for one in BETWEEN if renders_alike(tokenizer, replace(tokens, after_header=one))), LLAMA3.after_header)
-
-
-def _stated(value: JsonValue) -> str:
-    """Returns the token that an entry of tokenizer_config.json names; empty without one."""
-    token = value.get("content") if isinstance(value, dict) else value
-    return token if isinstance(token, str) else ""

@@ -1,7 +1,8 @@
 """Encodes conversations and preference pairs as sequences of tokens, for sft, reference and dpo.
 
 Guarantee: the same records and the same `render` give the same sequences in the same order. Therefore the stored log-probabilities of the
-reference model belong to the right pairs in dpo. A record that is longer than the context is left out as a whole and counted.
+reference model belong to the right pairs in dpo. What is longer than the context is left out as a whole, or a conversation from one of its turns on,
+and counted.
 The module does not import torch.
 """
 
@@ -18,6 +19,7 @@ from uuid import UUID
 
 import numpy as np
 
+from stages.examples.items.chat_template import RefusedChatError
 from stages.training.data.reader import SequenceFiles, write_sequence_files
 
 Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
@@ -74,6 +76,8 @@ class ExampleReason(StrEnum):
     """It quotes a document that is held out from pretraining."""
     NOTHING_TRAINED = "nothing_trained"
     """No assistant turn is left to train on."""
+    REFUSED_BY_TEMPLATE = "refused_by_template"
+    """The chat template refuses it, such as one with a system message, or what the assistant wrote cannot be told."""
     BEYOND_MAX_PAIRS = "beyond_max_pairs"
     """The recipe's max_pairs was reached."""
 
@@ -87,12 +91,16 @@ class Encoded(Generic[Record]):
         items: Their (ids, mask): one per conversation, two per pair.
         dropped: (record, reason) of the records left out.
         too_long: Tokens of each record that was left out because it is longer than the context.
+        refused: What the chat template said of each record that it refuses.
+        cut: (trained tokens that are left, trained tokens of the whole) of each conversation whose last turns were left out.
     """
 
     records: list[Record]
     items: list[Item]
     dropped: list[tuple[Record, ExampleReason]]
     too_long: list[int] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    cut: list[tuple[int, int]] = field(default_factory=list)
 
     def reasons(self) -> dict[str, int]:
         """Returns the number of records left out, by reason."""
@@ -103,22 +111,31 @@ class Encoded(Generic[Record]):
 
 
 def encode_conversations(
-    records: Iterable[ConversationRecord], render: Render, seq_len: int, quoting: Collection[UUID] = ()
+    records: Iterable[ConversationRecord], render: Render, seq_len: int, quoting: Collection[UUID] = (), whole_turns: bool = False
 ) -> Encoded[ConversationRecord]:
     """Returns the encoded conversations, one item per conversation.
 
     Args:
         records: The conversations.
         render: The chat format.
-        seq_len: Tokens of the context; a longer conversation is left out.
+        seq_len: Tokens of the context.
         quoting: The doc_ids of conversations that quote a held-out document; they are left out.
+        whole_turns: Whether a longer conversation loses its last turns; else all of it is left out.
     """
     out: Encoded[ConversationRecord] = Encoded([], [], [])
     for record in records:
         if record["doc_id"] in quoting:
             out.dropped.append((record, ExampleReason.HELD_OUT_DOCUMENT))
             continue
-        ids, mask = render(json.loads(record["messages"]))
+        try:
+            messages = json.loads(record["messages"])
+            ids, mask = whole = render(messages)
+            if whole_turns and len(ids) > seq_len:
+                ids, mask = _whole_turns(messages, render, seq_len) or whole
+        except RefusedChatError as error:
+            out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
+            out.refused.append(str(error))
+            continue
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
         if reason:
             out.dropped.append((record, reason))
@@ -127,7 +144,19 @@ def encode_conversations(
         else:
             out.records.append(record)
             out.items.append(_item(ids, mask))
+            if len(ids) < len(whole[0]):
+                out.cut.append((sum(mask[1:]), sum(whole[1][1:])))
     return out
+
+
+def _whole_turns(messages: Sequence[Mapping[str, str]], render: Render, seq_len: int) -> tuple[list[int], list[int]] | None:
+    """Returns (ids, mask) of the longest beginning of a conversation that ends with an answer and fits the context; None if none does."""
+    ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
+    for end in reversed(ends[:-1] if ends and ends[-1] == len(messages) else ends):
+        ids, mask = render(messages[:end])
+        if len(ids) <= seq_len:
+            return ids, mask
+    return None
 
 
 def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: int) -> Encoded[PreferenceRecord]:
@@ -141,7 +170,12 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
     out: Encoded[PreferenceRecord] = Encoded([], [], [])
     for record in records:
         prompt = json.loads(record["prompt"])
-        both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
+        try:
+            both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
+        except RefusedChatError as error:
+            out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
+            out.refused.append(str(error))
+            continue
         if (longest := max(len(ids) for ids, _ in both)) > seq_len:
             out.dropped.append((record, ExampleReason.TOO_LONG))
             out.too_long.append(longest)
@@ -149,6 +183,18 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
             out.records.append(record)
             out.items.extend(_item(ids, mask) for ids, mask in both)
     return out
+
+
+def refusals(what: str, encoded: Encoded[Record]) -> str:
+    """Returns how many records the chat template refuses, and what it says of the first; empty if none. what: as of `context_advice`."""
+    total, found = len(encoded.records) + len(encoded.dropped), len(encoded.refused)
+    return f"{found:,} of {total:,} {what} are left out: {encoded.refused[0]}" if found else ""
+
+
+def cut_text(what: str, encoded: Encoded[Record]) -> str:
+    """Returns how many conversations lost their last turns, and how much of what they train is left; empty if none."""
+    left, whole = (sum(tokens) for tokens in zip(*encoded.cut, strict=True)) if encoded.cut else (0, 0)
+    return f"{len(encoded.cut):,} {what} are longer than the context and keep their first turns: {left:,} of {whole:,} tokens with a loss" if whole else ""
 
 
 def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:

@@ -8,7 +8,7 @@ Source: packing after arXiv 2404.10830.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from stages.record.contract.errors import StageError
 
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from stages.record.contract.declaration import Artifact, Context
     from stages.training.data.pairs import ConversationRecord, Encoded
 
+TooLong = Literal["whole_turns", "drop"]
+"""What becomes of a conversation that is longer than the context: its last turns are left out, or all of it."""
+
 
 def encode_chats(
-    records: Sequence[ConversationRecord], quotes: Mapping[UUID, str], tokenizer: Artifact, seq_len: int, ctx: Context
+    records: Sequence[ConversationRecord], quotes: Mapping[UUID, str], tokenizer: Artifact, seq_len: int, too_long: TooLong, ctx: Context
 ) -> tuple[Encoded[ConversationRecord], Encoded[ConversationRecord], dict[str, np.ndarray]]:
     """Returns the conversations of the train and validation splits as tokens, and per split the packed sequence of each conversation.
 
@@ -31,6 +34,7 @@ def encode_chats(
         quotes: doc_id -> quoted words of the conversations that are left out, because they quote a held-out document.
         tokenizer: The artifact of the tokenizer.
         seq_len: Tokens of the context.
+        too_long: What becomes of a longer conversation.
         ctx: The node's context.
 
     Raises:
@@ -49,7 +53,9 @@ def encode_chats(
         return chat.render(messages, form)
 
     split = {
-        part: pairs.encode_conversations([r for r in records if r["split"] == part], render, seq_len, quotes if part == "train" else ())
+        part: pairs.encode_conversations(
+            [r for r in records if r["split"] == part], render, seq_len, quotes if part == "train" else (), too_long == "whole_turns"
+        )
         for part in ("train", "validation")
     }
     sequence_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), seq_len) for part, e in split.items()}
@@ -59,12 +65,17 @@ def encode_chats(
             f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
             + (f"; left out: {left_out[part]}" if left_out[part] else "")
         )
+        if refused := pairs.refusals(f"{part} conversations", encoded):
+            ctx.log(refused)
+        if cut := pairs.cut_text(f"{part} conversations", encoded):
+            ctx.log(cut)
         if advice := pairs.context_advice(f"{part} conversations", encoded, seq_len):
             ctx.log(advice)
     if not split["train"].items:
         raise StageError(
-            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}.",
+            f"No conversation is left to train on: {left_out['train'] or 'none is for training'}."
+            + (f" The first: {split['train'].refused[0]}." if split["train"].refused else ""),
             where=f"node {ctx.node}",
-            do="Give other conversations; where they are too_long, a larger mix.seq_len helps.",
+            do="Give other conversations; where they are too_long, a larger mix.seq_len helps; where they are refused_by_template, other roles.",
         )
     return split["train"], split["validation"], sequence_of

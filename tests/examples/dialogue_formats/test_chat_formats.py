@@ -40,12 +40,56 @@ def read(record: dict[str, Any]) -> Messages:
     ({"prompt": "hi", "completion": "ho"}, "prompt_completion"),
     ({"prompt": "hi", "response": " ho"}, "prompt_completion"),
     ({"prompt": CHAT[:1], "completion": CHAT[1:]}, "prompt_completion"),
+    ({"instruction": "hi", "context": "", "response": "ho", "category": "open_qa"}, "dolly"),
+    ({"id": "flan.1", "question": "hi", "response": "ho", "system_prompt": ""}, "openorca"),
+    ({"type": "GSM_AnsAug", "query": "hi", "original_question": "x", "response": "ho"}, "metamath"),
+    ({"conversation_id": "1", "model": "m", "conversation": [{**turn, "language": "English", "toxic": False} for turn in CHAT], "turn": 1}, "wildchat"),
+    ({"id": "0", "data": ["hi ", "ho"]}, "ultrachat"),
+    ({"conversations": ["hi", "ho"], "source": "stackexchange"}, "lima"),
+    ({"message_tree_id": "1", "tree_state": "ready_for_export", "prompt": {"role": "prompter", "text": "hi", "lang": "en", "replies": [
+        {"role": "assistant", "text": "second", "rank": 1, "replies": []}, {"role": "assistant", "text": "gone", "deleted": True, "rank": 0},
+        {"role": "assistant", "text": "ho", "rank": 0.0, "replies": [{"role": "prompter", "text": "nobody answered this", "replies": []}]},
+        {"role": "assistant", "text": "refused", "review_result": False}, {"role": "assistant", "text": "not ranked"}]}}, "oasst_tree"),
 ])  # fmt: skip
 def test_every_format_is_recognised_by_its_fields_and_read(record: dict[str, Any], name: str) -> None:
     assert [known.name for known in CHAT_FORMATS if known.recognises(record)][0] == name
     assert read(record) == BY_NAME[name].read(record) == CHAT
     assert read(record | {"system": " Be brief.\n"}) == [SYSTEM, *CHAT]
     assert read(record | {"system": ""}) == read(record | {"system": None}) == CHAT
+
+
+def test_a_tree_goes_on_by_the_best_answer_and_the_first_question_with_one() -> None:
+    def answer(text: str, rank: int | None, *replies: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "text": text, "rank": rank, "replies": list(replies)}
+
+    def question(text: str, *replies: dict[str, Any]) -> dict[str, Any]:
+        return {"role": "prompter", "text": text, "replies": list(replies)}
+
+    tree = question(
+        "one?",
+        answer("worse", 1, question("x?", answer("y", 0))),
+        answer("one", 0, question("unanswered?"), question("two?", answer("two", None))),
+    )
+    assert [turn["content"] for turn in read({"message_tree_id": "1", "prompt": tree})] == ["one?", "one", "two?", "two"]
+    with pytest.raises(UncarriedError, match="have no answer"):
+        read({"message_tree_id": "1", "prompt": question("one?")})
+    with pytest.raises(BadDialogueError, match="prompt is not a message of the role prompter with its replies"):
+        read({"message_tree_id": "1", "prompt": "text"})
+
+
+def test_a_context_follows_the_instruction_of_dolly() -> None:
+    record = {"instruction": "Add.", "context": "1 and 2", "response": "3", "category": "closed_qa"}
+    assert read(record) == [{"role": "user", "content": "Add.\n\n1 and 2"}, {"role": "assistant", "content": "3"}]
+
+
+@pytest.mark.parametrize("record", [
+    {"conversations": [{"from": "human", "value": ""}, {"from": "gpt", "value": "ho"}]},
+    {"messages": [CHAT[0], {"role": "assistant", "content": None}]},
+    {"data": ["hi", " "]},
+])  # fmt: skip
+def test_a_chat_with_an_empty_turn_is_set_aside(record: dict[str, Any]) -> None:
+    with pytest.raises(UncarriedError, match="have a turn without content"):
+        read(record)
 
 
 def test_an_input_and_a_history_of_alpaca() -> None:
@@ -64,7 +108,6 @@ def test_an_input_and_a_history_of_alpaca() -> None:
     ({"conversations": []}, "the field 'conversations' is not a list of messages"),
     ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\] has the role 'robot'; the roles are system, human, user, gpt"),
     ({"conversations": [{"value": "x"}]}, r"conversations\[0\] has no from"),
-    ({"conversations": [{"from": "human", "value": ""}]}, r"conversations\[0\] has no content"),
     ({"conversations": [{"from": "human", "value": "x"}]}, "the conversation has no assistant turn"),
     ({"instruction": "", "output": "x"}, "instruction has no content"),
     ({"instruction": "x", "output": " "}, "output has no content"),

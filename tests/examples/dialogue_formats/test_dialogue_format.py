@@ -11,6 +11,7 @@ from stages.examples.dialogue_formats.dialogue_format import file_reader, mappin
 from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
 from stages.examples.items.dialogue import BadDialogueError, Messages, Pair
 
+KNOWN = "messages, sharegpt, alpaca, prompt_completion, dolly, openorca, metamath, wildchat, ultrachat, lima, oasst_tree"
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 
 
@@ -50,11 +51,11 @@ def test_two_readings_are_named() -> None:
 
 
 @pytest.mark.parametrize(("record", "message"), [
-    ({"instruction": "a", "response": "b"},
-     "the record has the fields instruction, response, and no known format has these. It looks like alpaca without 'output'. "
-     "Write conversations.format: alpaca and conversations.fields: {output: response}"),
-    ({"instruction": "a", "context": "c", "response": "b", "category": "d"},
-     "It looks like alpaca without 'output'. Write conversations.format: alpaca and conversations.fields: {output: response, input: context}"),
+    ({"instruction": "a", "reply": "b"},
+     "the record has the fields instruction, reply, and no known format has these. It looks like alpaca without 'output'. "
+     "Write conversations.format: alpaca and conversations.fields: {output: reply}"),
+    ({"instruction": "a", "context": "c", "answer": "b", "category": "d"},
+     "It looks like alpaca without 'output'. Write conversations.format: alpaca and conversations.fields: {output: answer, input: context}"),
     ({"question": "a", "answer": "b"}, "It looks like prompt_completion without 'prompt', 'completion'. "
      "Write conversations.format: prompt_completion and conversations.fields: {prompt: question, completion: answer}"),
     ({"Prompt": "a", "Completion": "b"}, "and conversations.fields: {prompt: Prompt, completion: Completion}"),
@@ -87,7 +88,7 @@ def test_the_message_names_what_a_pair_looks_like(record: dict[str, Any], messag
 
 
 @pytest.mark.parametrize(("turn", "field", "names", "rename"), [
-    ({"from": "human", "text": "hi"}, "conversation", "from, text", "role and content"),
+    ({"from": "human", "text": "hi"}, "dialog", "from, text", "role and content"),
     ({"from": "human", "text": "hi"}, "messages", "from, text", "role and content"),
     ({"from": "human", "text": "hi"}, "conversations", "from, text", "from and value"),
     ({"speaker": "a", "utterance": "hi"}, "dialogue", "speaker, utterance", "role and content"),
@@ -114,9 +115,9 @@ def test_the_line_that_a_message_suggests_reads_the_record() -> None:
 @pytest.mark.parametrize(("name", "fields", "fault"), [
     ("auto", {}, ""),
     ("alpaca", {"output": "response", "system": "s"}, ""),
-    ("alpacca", {}, "the format 'alpacca' is not known; the formats are auto, messages, sharegpt, alpaca, prompt_completion; did you mean alpaca?"),
-    ("x", {}, "the format 'x' is not known; the formats are auto, messages, sharegpt, alpaca, prompt_completion"),
-    ("auto", {"output": "response"}, "fields renames the fields of one format, so name the format too: one of messages, sharegpt, alpaca, prompt_completion"),
+    ("alpacca", {}, f"the format 'alpacca' is not known; the formats are auto, {KNOWN}; did you mean alpaca?"),
+    ("x", {}, f"the format 'x' is not known; the formats are auto, {KNOWN}"),
+    ("auto", {"output": "response"}, f"fields renames the fields of one format, so name the format too: one of {KNOWN}"),
     ("alpaca", {"answer": "response"}, "the format alpaca has no field 'answer'; it has instruction, output, input, system, history"),
     ("alpaca", {"response": "output"},
      "the format alpaca has no field 'response'; it has instruction, output, input, system, history (write FIELD OF THE FORMAT: YOUR FIELD)"),

@@ -11,6 +11,7 @@ import pytest
 
 from stages.examples.dialogue_formats.dialogue_format import file_reader
 from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.dialogue_formats.uncarried import UncarriedError
 from stages.examples.items.dialogue import BadDialogueError, Pair, read_pair
 from tests.made.chats import pairs
 from tests.made.real import NOT_HERE, real_folder
@@ -41,10 +42,27 @@ def read(record: dict[str, Any], name: str = "auto") -> Pair:
     ({"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: no"}, "hh_rlhf"),
     ({"instruction": "hi", "completions": [{"response": "no", "overall_score": 2}, {"response": "ho", "overall_score": 2.5}]}, "ultrafeedback"),
     ({"instruction": "hi", "completions": [{"response": "ho", "overall_score": 9}, {"response": "no", "overall_score": 1}]}, "ultrafeedback"),
+    ({"instruction": "hi", "completions": [{"response": text, "overall_score": score} for text, score in zip("abcd", (3, 1, 4, 1), strict=True)]
+     + [{"response": "ho", "overall_score": 9}, {"response": "no", "overall_score": 0}]}, "ultrafeedback"),
+    ({"prompt": "\n\nHuman: hi\n\nAssistant: ", "answers": [{"answer": "x", "rank": 2.0, "model": "m"}, {"answer": "no", "rank": 7.0},
+      {"answer": "ho", "rank": 1.0}], "turns": 1, "num_responses": 3, "good_natured": True}, "nectar"),
+    ({"post_id": "1", "history": "hi", "human_ref_A": "ho", "human_ref_B": "no", "labels": 1, "score_A": 30}, "shp"),
+    ({"post_id": "1", "history": "hi", "human_ref_A": "no", "human_ref_B": "ho", "labels": 0, "score_A": 3}, "shp"),
+    ({"context": [USER], "response1": "ho", "response2": "no", "overall_preference": -2, "domain": "general"}, "helpsteer3"),
+    ({"context": [USER], "response1": "no", "response2": "ho", "overall_preference": 1, "domain": "general"}, "helpsteer3"),
 ])  # fmt: skip
 def test_every_format_is_recognised_by_its_fields_and_read(record: dict[str, Any], name: str) -> None:
     assert [known.name for known in PAIR_FORMATS if known.recognises(record)][0] == name
     assert read(record) == read(record, name) == BY_NAME[name].read(record) == PAIR
+
+
+@pytest.mark.parametrize("record", [
+    {"context": [USER], "response1": "ho", "response2": "no", "overall_preference": 0},
+    {"instruction": "hi", "completions": [{"response": text, "overall_score": 1} for text in "abcd"]},
+])  # fmt: skip
+def test_a_record_that_prefers_no_answer_is_set_aside(record: dict[str, Any]) -> None:
+    with pytest.raises(UncarriedError, match="prefer none of their answers"):
+        read(record)
 
 
 @pytest.mark.parametrize("record", [
@@ -69,12 +87,13 @@ def test_a_system_text_is_the_first_turn_of_the_prompt(record: dict[str, Any]) -
     ({"chosen": [USER, HO], "rejected": [USER]}, r"rejected does not end with one assistant turn after the turns that .* share \(1\)"),
     ({"chosen": [USER, HO, HO], "rejected": [USER, HO, NO]}, "the prompt ends with an assistant turn"),
     ({"chosen": [USER, {"role": "robot", "content": "x"}], "rejected": [USER, NO]}, r"chosen\[1\] has the role 'robot'"),
-    ({"chosen": "Human: hi\n\nAssistant: ho", "rejected": "Human: hi\n\nAssistant:"}, r"rejected\[1\] has no content"),
     ({"chosen": "Human: hi\n\nAssistant: ho", "rejected": "Human: ha\n\nAssistant: ho"}, "chosen does not end with one assistant turn"),
     ({"prompt": "Human: hi\n\nAssistant: ", "chosen": "", "rejected": "no"}, "chosen has no content"),
-    ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}] * 4}, "the record has 4 completions, and a pair needs two"),
-    ({"instruction": "hi", "completions": "x"}, "the record has no list of completions, and a pair needs two"),
-    ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}] * 2}, "both completions have the same overall_score"),
+    ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}]}, "completions has 1 answers, and a pair needs two"),
+    ({"instruction": "hi", "completions": "x"}, "the record has no list of completions"),
+    ({"history": "hi", "human_ref_A": "a", "human_ref_B": "b", "labels": True}, "labels is not a number"),
+    ({"prompt": "hi", "answers": [{"answer": "a", "rank": 1.0}, {"answer": "b", "rank": 2.0}]}, "no known format has these"),
+    ({"prompt": "Human: hi\n\nAssistant: ", "answers": [{"answer": "a"}]}, r"answers\[0\] has no number rank"),
     ({"instruction": "hi", "completions": [{"response": "a", "overall_score": 1}, {"response": "b"}]},
      r"completions\[1\] has no number overall_score"),
     ({"instruction": "hi", "completions": [{"response": "", "overall_score": 1}, 3]}, r"completions\[0\].response has no content"),

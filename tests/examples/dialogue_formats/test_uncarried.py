@@ -46,7 +46,8 @@ DROPPED: list[tuple[str, Any, str]] = [
     ("add_generation_prompt", True, "chat_template"), ("continue_final_message", True, "chat_template"),
     ("images", ["a.png"], "media"), ("audio", {"id": "audio_1"}, "media"), ("videos", ["a.mp4"], "media"),
     ("documents", [{"title": "t", "text": "x"}], "context"),
-    ("label", False, "rejected_answer"), ("label", 0, "rejected_answer"), ("label", "false", "rejected_answer"), ("label", -1, "rejected_answer"),
+    ("label", False, "rejected_answer"), ("label", True, "rejected_answer"), ("kto_tag", "true", "rejected_answer"),
+    ("label", 0, "rejected_answer"), ("label", "false", "rejected_answer"), ("label", -1, "rejected_answer"),
     ("kto_tag", False, "rejected_answer"), ("is_rejected", True, "rejected_answer"),
     ("is_correct", False, "rejected_answer"), ("accepted", False, "rejected_answer"),
 ]  # fmt: skip
@@ -57,7 +58,7 @@ KEPT: list[tuple[str, Any]] = [
     ("function_call", {"name": None, "arguments": None}), ("reasoning_content", ""), ("reasoning_content", None), ("thinking", " \n"),
     ("thinking", "off"), ("reasoning", "on"), ("chat_template_kwargs", {}), ("chat_template_kwargs", None),
     ("chat_template_kwargs", {"custom_instructions": "", "python_tools": []}), ("add_generation_prompt", False), ("images", []),
-    ("images", None), ("image", ""), ("audio", None), ("documents", []), ("label", True), ("label", 1), ("label", "true"), ("label", None),
+    ("images", None), ("image", ""), ("audio", None), ("documents", []), ("label", 1), ("label", None),
     ("label", "sports"), ("label", ["a", "b"]), ("is_correct", True), ("score", 0), ("rating", 1.5), ("id", 0), ("source", "mine"),
     ("parallel_tool_calls", False),
 ]  # fmt: skip
@@ -178,7 +179,7 @@ def test_a_single_part_of_text_is_its_text(part: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("content", "message"), [
     (["ho"], "holds a list where a text belongs"), (3, "holds a number where a text belongs"), ({"text": "ho"}, "holds an object where"),
-    (True, "holds true or false where a text belongs"), (None, "has no content"), ([{"type": "text", "text": ""}], "has no content"),
+    (True, "holds true or false where a text belongs"), ([{"type": "text", "text": ""}], "has no content"),
     ([{"type": "text"}], "has no content"),
 ])  # fmt: skip
 def test_a_content_that_is_no_text_is_named_as_what_it_is(content: Any, message: str) -> None:

@@ -67,11 +67,11 @@ def test_an_answer_and_what_is_before_it_are_what_training_has(folder: Path, que
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(chat.ROLES), st.text()), min_size=1, max_size=4))
 def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple[str, str]]) -> None:
-    import jinja2
+    from transformers.utils.chat_template_utils import render_jinja_template
 
     chats = load_chat(folder / "tokenizer.json")
     messages = [{"role": role, "content": text} for role, text in turns if not chat.special_token_in(text)]
-    whole = jinja2.Environment().from_string(chat.TEMPLATE).render(messages=messages)
+    whole = render_jinja_template([messages], chat_template=chat.TEMPLATE)[0][0]
     ids, mask = chat.render(messages, load_chat_format(folder))
     assert ids == chats.encode(whole, add_special_tokens=False).ids
     assert len(ids) == len(mask)

@@ -101,8 +101,17 @@ def test_a_parquet_file_of_documents(tmp_path: Path) -> None:
     found = one(tmp_path / "a.parquet")
     assert (found.kind, found.form, found.records, found.counted) == (FileKind.DOCUMENTS, "Parquet", 1000, True)
     assert found.text_bytes == 1000 * 3 * len(ENGLISH) and list(found.languages) == ["en"]
-    pq.write_table(pa.table({"messages": ["a"]}), tmp_path / "b.parquet")
-    assert one(tmp_path / "b.parquet").problem == "holds conversations, which are read from JSON Lines: write one JSON object per line"
+    pq.write_table(pa.table({"query": ["a"], "choices": [["b", "c"]], "gold": [0]}), tmp_path / "b.parquet")
+    assert one(tmp_path / "b.parquet").problem == "holds benchmarks, which are read from JSON Lines: write one JSON object per line"
+    chats = [
+        {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"ho {n}"}], "tools": "[1]" * (n % 2)}
+        for n in range(900)
+    ]
+    pq.write_table(pa.Table.from_pylist(chats), tmp_path / "chats.parquet")
+    (tmp_path / "chats.jsonl").write_text(lines(chats))
+    rows, plain = one(tmp_path / "chats.parquet"), one(tmp_path / "chats.jsonl")
+    assert rows.kind == plain.kind == FileKind.CONVERSATIONS and rows.records == plain.records == 450 and rows.sizes == plain.sizes
+    assert rows.uncarried == plain.uncarried == {"tools": 200}
     pq.write_table(pa.table({"b": ["a"], "a": [1]}), tmp_path / "c.parquet")
     assert one(tmp_path / "c.parquet").problem == "has the columns a, b; documents need a column text"
     pq.write_table(pa.table({"text": pa.array([None], pa.string())}), tmp_path / "d.parquet")
@@ -144,8 +153,8 @@ LEFT_OUT: dict[str, tuple[str, bytes, str]] = {
     ),
     "fields of turns": (
         "a.jsonl",
-        b'{"conversation": [{"from": "human", "text": "b"}]}\n',
-        "has records with the fields conversation, which are of no known kind; messages[0] has no role: the turns have the fields from, text",
+        b'{"dialogue": [{"from": "human", "text": "b"}]}\n',
+        "has records with the fields dialogue, which are of no known kind; messages[0] has no role: the turns have the fields from, text",
     ),
     "two nodes' fields": (
         "a.jsonl",
@@ -249,12 +258,12 @@ def test_damaged_records_are_counted(tmp_path: Path) -> None:
 
 
 def test_records_that_training_does_not_carry_are_counted_and_left_out_of_the_estimate(tmp_path: Path) -> None:
-    judged = [f'{{"prompt": "Why {n}?", "completion": "Because.", "label": {"false" if n % 4 else "true"}}}' for n in range(40)]
+    judged = [f'{{"prompt": "Why {n}?", "completion": "Because.", "accepted": {"false" if n % 4 else "true"}}}' for n in range(40)]
     (tmp_path / "kto.jsonl").write_text("\n".join(judged))
     found = one(tmp_path / "kto.jsonl")
     assert (found.kind, found.records, found.unreadable, found.uncarried) == (FileKind.CONVERSATIONS, 10, 0, {"rejected_answer": 30})
     (tmp_path / "kto.jsonl").write_text("\n".join(line for line in judged if "false" in line))
-    told = "has no record to train on: they hold an answer that is not to be learned (as label: false of KTO). Give accepted answers"
+    told = "has no record to train on: they hold an answer with a verdict on it, which is to be learned from as a verdict (label of KTO), or that is not"
     assert one(tmp_path / "kto.jsonl").problem.startswith(told)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,6 @@ def text() -> str:
 def test_a_good_one_is_not_changed(text: str) -> None:
     good = MendedTokenizer(text, LLAMA3, 290)
     assert judge_tokenizer(text) == good == judge_tokenizer(text, json.dumps(tokenizer_config()))
-    assert judge_tokenizer(text, json.dumps({"chat_template": LLAMA3_TEMPLATE, "bos_token": {"content": "<|begin_of_text|>"}})) == good
     assert judge_tokenizer(text, "", TEMPLATE) == good
     for config in ({"pad_token": "<pad>"}, {"eos_token": {"content": "<|eot_id|>"}}):  # the names of Llama 3 come first
         assert judge_tokenizer(text, json.dumps(config)) == good
@@ -91,20 +91,49 @@ def test_all_faults_are_told_at_once(text: str) -> None:
 @pytest.mark.parametrize(
     ("config", "template", "change"),
     [
-        ({"chat_template": [{"name": "default", "template": TEMPLATE}]}, "", "Its several chat templates are replaced by Loam's."),
-        ({"chat_template": TEMPLATE}, "{{ messages[0].content }}", "Its chat template is replaced by Loam's: it renders ' Be brief. ' …"),
-        ({}, TEMPLATE + "{% if add_generation_prompt %} {% endif %}", "Its chat template is replaced by Loam's: it renders "),
+        (
+            {"chat_template": [{"name": "default", "template": LLAMA3_TEMPLATE}, {"name": "tool_use", "template": "x"}]},
+            "",
+            "Keeps its chat template 'default' of default, tool_use.",
+        ),
+        ({"chat_template": TEMPLATE}, LLAMA3_TEMPLATE, "Keeps its chat template."),
+        ({"bos_token": {"content": "<|begin_of_text|>"}, "chat_template": LLAMA3_TEMPLATE}, "", "Keeps its chat template."),
     ],
 )
-def test_another_chat_template_is_replaced_and_that_is_said(text: str, config: dict[str, Any], template: str, change: str) -> None:
+def test_its_own_chat_template_is_kept_and_that_is_said(text: str, config: dict[str, Any], template: str, change: str) -> None:
+    """Catches: a template that is not the given text, a token named that its settings do not name, tokens for headers, another end of a turn."""
     found = judge_tokenizer(text, json.dumps(config), template)
-    assert isinstance(found, MendedTokenizer) and (found.text, found.tokens) == (text, LLAMA3)
-    assert len(found.changes) == 1 and found.changes[0].startswith(change)
+    assert isinstance(found, MendedTokenizer) and (found.text, found.size) == (text, 290)
+    named = {"bos_token": "<|begin_of_text|>"}
+    named |= {} if "bos_token" in config else {"eos_token": "<|end_of_text|>", "pad_token": "<|pad|>"}
+    assert found.own == {"template": LLAMA3_TEMPLATE, "named": named}
+    assert found.tokens == replace(LLAMA3, start_header="", end_header="")
+    assert found.changes[0].startswith("Uses bos = <|begin_of_text|>, ") and found.changes[1:] == (change,)
+
+
+def test_a_kept_template_names_the_end_of_its_turns(text: str) -> None:
+    """Catches: a stop token that the model never writes; the date or what cannot be trained not said; headers beside the template."""
+    source = "{% for m in messages %}<|start_header_id|>{{ m.role }}: {{ m.content }}<|pad|>\n{% endfor %}"
+    prompted = "{% if add_generation_prompt %}<|start_header_id|>assistant: {% endif %}"
+    found = judge_tokenizer(text, "", "{{ strftime_now('%Y') }}" + source + prompted)
+    assert isinstance(found, MendedTokenizer) and found.tokens.end_of_turn == "<|pad|>"
+    assert "The template asks for the date: it is 2024-07-26 here, in every chat." in found.changes
+    other = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|eot_id|>?{% endif %}"
+    found = judge_tokenizer(text, "", other)
+    assert isinstance(found, MendedTokenizer) and found.changes[-1] == (
+        "sft and dpo cannot train all chats with it: what its chat template writes before turn 2 is not what it asks for an answer with."
+    )
+    assert judge_tokenizer(text, "", "{{ messages[0].role }}") == ["Its chat template leaves the words of a message out."]
+    faults = judge_tokenizer(text, "", other, {"start_header": "<|pad|>"})
+    assert faults == ["Its chat template writes the headers itself: leave start_header out of the mapping."]
 
 
 @pytest.mark.parametrize(
     ("template", "fault"),
-    [("{% if %}", "Its chat template cannot be rendered"), ("a" * 2_000_000, "Its chat template has 2,000,000 characters.")],
+    [
+        ("{% if %}", "Its chat template cannot be rendered"),
+        ("a" * 2_000_000, "Its chat template cannot be rendered: its chat template has 2,000,000 characters."),
+    ],
 )
 def test_a_chat_template_that_cannot_be_judged_is_a_fault(text: str, template: str, fault: str) -> None:
     faults = judge_tokenizer(text, "", template)

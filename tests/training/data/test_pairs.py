@@ -85,3 +85,27 @@ def test_a_conversation_is_trained_if_any_token_but_its_first_is_and_it_fits(mas
     encoded = pairs.encode_conversations([conversation(("user", "q"))], lambda _: (list(range(len(mask))), mask), 3)  # type: ignore[arg-type]
     assert len(encoded.items) == kept and encoded.too_long == [len(mask)] * (len(mask) > 3)
     assert encoded.reasons() == ({} if kept else {pairs.ExampleReason.TOO_LONG if len(mask) > 3 else pairs.ExampleReason.NOTHING_TRAINED: 1})
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=6), st.integers(4, 60))
+@settings(max_examples=100, deadline=None)
+def test_a_long_conversation_keeps_as_many_whole_turns_as_fit(lengths: list[tuple[int, int]], seq_len: int) -> None:
+    turns = [turn for asked, answered in lengths for turn in (("user", "q" * asked), ("assistant", "a" * answered))]
+    encoded = pairs.encode_conversations([conversation(*turns)], render, seq_len, whole_turns=True)
+    beginnings = [render(json.loads(conversation(*turns[:end])["messages"])) for end in range(2, len(turns) + 1, 2)]
+    fitting = [(ids, mask) for ids, mask in beginnings if len(ids) <= seq_len]
+    assert [ids.tolist() for ids, _ in encoded.items] == [ids for ids, _ in fitting[-1:]]
+    whole = beginnings[-1]
+    cut = bool(fitting) and len(fitting) < len(beginnings)
+    assert encoded.cut == ([(sum(fitting[-1][1]), sum(whole[1]))] if cut else [])
+    assert encoded.too_long == ([] if fitting else [len(whole[0])])
+
+
+def test_a_turn_that_is_not_answered_is_left_out_of_a_cut_conversation_and_the_cut_is_said() -> None:
+    turns = [("user", "abc"), ("assistant", "de"), ("user", "x" * 9)]
+    encoded = pairs.encode_conversations([conversation(*turns)], render, 10, whole_turns=True)
+    assert encoded.items[0][1].tolist() == [0, 0, 0, 0, 1, 1]
+    whole = pairs.encode_conversations([conversation(*turns, ("assistant", "y" * 5))], render, 10, whole_turns=True)
+    assert whole.items[0][1].tolist() == [0, 0, 0, 0, 1, 1] and not whole.dropped
+    told = "1 chats are longer than the context and keep their first turns: 2 of 7 tokens with a loss"
+    assert pairs.cut_text("chats", whole) == told and pairs.cut_text("chats", pairs.Encoded([], [], [])) == ""

@@ -1,0 +1,66 @@
+"""The trees of OpenAssistant: a prompt, replies to it that people ranked, replies to those, and so on.
+
+A tree becomes one chat: from the prompt on, the best answer and then the first question to it that has an answer. Of answers, the one with the
+lowest rank is the best; those that were deleted, or that a review refused, do not count. A tree without an answer is set aside.
+Source: Köpf et al. 2023, arXiv 2304.07327; the files *_trees.jsonl of oasst1 and oasst2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
+from stages.examples.dialogue_formats.uncarried import UncarriedError, UncarriedReason
+from stages.examples.items.dialogue import BadDialogueError, Messages, read_turns
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+ROLES = {"prompter": "user", "assistant": "assistant"}
+MAX_DEPTH = 1000
+
+
+class OasstTreeFormat(DialogueFormat[Messages]):
+    """Fields: message_tree_id and the prompt with its replies."""
+
+    def value(self, record: Mapping[str, JsonValue]) -> Messages:
+        """Returns the chat of a record; see DialogueFormat.value.
+
+        Raises:
+            BadDialogueError: The prompt is no message with replies.
+            UncarriedError: Nobody answered the prompt.
+        """
+        node = record["prompt"]
+        if not isinstance(node, dict) or node.get("role") != "prompter":
+            raise BadDialogueError("prompt is not a message of the role prompter with its replies")
+        path: list[JsonValue] = []
+        while node is not None and len(path) < MAX_DEPTH:
+            path.append({"role": node.get("role"), "content": node.get("text")})
+            node = _next(node)
+        if len(path) % 2:
+            path.pop()
+        if not path:
+            raise UncarriedError(UncarriedReason.UNANSWERED, "prompt.replies")
+        return with_system(record, read_turns(path, "prompt", roles=ROLES))
+
+
+def _next(node: Mapping[str, JsonValue]) -> dict[str, JsonValue] | None:
+    """Returns the reply that the chat goes on with; None where it ends."""
+    wanted = "assistant" if node.get("role") == "prompter" else "prompter"
+    given = node.get("replies")
+    replies = (
+        [one for one in given if isinstance(one, dict) and one.get("role") == wanted and _counts(one)] if isinstance(given, list) else []
+    )
+    if wanted == "prompter":
+        replies = [one for one in replies if _next(one) is not None]
+    return min(replies, key=_rank, default=None)
+
+
+def _counts(reply: Mapping[str, JsonValue]) -> bool:
+    return reply.get("deleted") is not True and reply.get("review_result") is not False
+
+
+def _rank(reply: Mapping[str, JsonValue]) -> float:
+    rank = reply.get("rank")
+    return rank if isinstance(rank, int | float) else float("inf")

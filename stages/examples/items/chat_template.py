@@ -1,0 +1,324 @@
+"""Renders chats by the Jinja chat template of a tokenizer, and says which characters the assistant wrote.
+
+Guarantee: the text is that of transformers' `apply_chat_template`, but for `strftime_now`, which gives one fixed date: no artifact depends on the day
+on which it is made. The trained characters are those between `{% generation %}` and `{% endgeneration %}`. A template without them is asked for
+the beginnings of the chat: what the model is given before a turn must be a prefix of the whole text, and the turn is what follows it. What
+cannot be told so is refused.
+Cost: one rendering per chat, and three more per turn of the assistant if the template has no generation blocks.
+Source: transformers.utils.chat_template_utils of transformers 5.23, whose sandbox this is, with limits on what grows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+MAX_TEMPLATE = 1 << 20
+"""Limit in characters, for a template and for what one operation in it makes."""
+MAX_POWER = 64
+DATE = (2024, 7, 26)
+"""What `strftime_now` gives: the date that Llama 3's template has where there is no clock."""
+PROBE = "\ue000loam\ue001"
+"""Stands for what a turn says, where its place is looked for. Of the private use area, so that it has no character with a text in common."""
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of the field with the reasoning of a message. transformers gives it to templates by the first two."""
+
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+Message = Mapping[str, Any]
+Span = tuple[int, int]
+
+
+class RefusedChatError(ValueError):
+    """A chat that its template refuses, or in which the assistant's turns cannot be told. The message is a sentence."""
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A chat as text. trained: (begin, end) of what the assistant wrote, in characters and in their order."""
+
+    text: str
+    trained: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A compiled chat template.
+
+    Attributes:
+        source: The template.
+        variables: Names of special tokens, such as bos_token, as the template has them -> token.
+        special: The special tokens as they are spelt.
+        render: Function from the variables of a rendering to (text, spans of the generation blocks).
+        generation: Whether it has generation blocks.
+        training: The same template with generation blocks, from TRL; None if it is not one that TRL knows.
+        in_parts: Whether it reads a content only as a list of parts, as templates of models with images do.
+    """
+
+    source: str
+    variables: Mapping[str, str]
+    special: tuple[str, ...]
+    render: Callable[[dict[str, Any]], tuple[str, list[Span]]]
+    generation: bool
+    training: ChatTemplate | None = None
+    in_parts: bool = False
+
+    @cached_property
+    def stop(self) -> str:
+        """What follows the words of a turn of the assistant and is trained with them. Empty if it cannot be told."""
+        try:
+            found = self.chat([{"role": "user", "content": "?"}, {"role": "assistant", "content": PROBE}], last_only=True)
+        except RefusedChatError:
+            return ""
+        return "".join(found.text[slice(*span)] for span in found.trained).rpartition(PROBE)[2]
+
+    def text(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None = None, prompt: bool = False) -> str:
+        """Returns a chat as text. A chat that the template refuses is a RefusedChatError.
+
+        Args:
+            messages: The messages.
+            tools: Definitions of tools, as JSON schemas.
+            prompt: Whether the opening of the assistant's next turn follows.
+        """
+        return self._rendered(messages, tools, prompt)[0]
+
+    def chat(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None = None, last_only: bool = False) -> RenderedChat:
+        """Returns a chat as text, with what the assistant wrote. One that the template refuses, or where that cannot be told, is a RefusedChatError.
+
+        Args:
+            messages: The messages.
+            tools: Definitions of tools, as JSON schemas.
+            last_only: Whether only the last message is trained, if it is the assistant's.
+        """
+        text, spans = self._rendered(messages, tools, prompt=False)
+        if not self.generation and self.training:
+            spans = self._by_training(messages, tools, text, last_only)
+        elif self.generation and last_only:
+            spans = self._of_last(messages, tools, spans)
+        if not (self.generation or spans):
+            turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+            turns = [number for number in turns if not last_only or number == len(messages) - 1]
+            spans = [self._turn(messages, tools, text, number) for number in turns]
+        return RenderedChat(text, tuple(span for span in spans if span[0] < span[1]))
+
+    def _by_training(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, text: str, last_only: bool) -> list[Span]:
+        """Returns the spans by the training template; none if it refuses the chat or gives another text."""
+        assert self.training is not None
+        try:
+            rendered = self.training.chat(messages, tools, last_only)
+        except RefusedChatError:
+            return []
+        return list(rendered.trained) if rendered.text == text else []
+
+    def _of_last(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, spans: list[Span]) -> list[Span]:
+        """Returns the spans of the last message: those that the chat does not have without it."""
+        if messages[-1]["role"] != "assistant":
+            return []
+        return spans[len(self._rendered(messages[:-1], tools, prompt=False)[1]) :]
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, prompt: bool) -> tuple[str, list[Span]]:
+        from jinja2 import TemplateError
+
+        given = [_as_template_reads(message, self.in_parts) for message in messages]
+        values = {**self.variables, "messages": given, "tools": tools, "documents": None, "add_generation_prompt": prompt}
+        try:
+            return self.render(values)
+        except MemoryError:
+            raise RefusedChatError("its chat template needs too much memory") from None
+        except RecursionError:
+            raise RefusedChatError("its chat template calls itself without end") from None
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+            raise RefusedChatError(f"its chat template refuses it: {str(error)[:200]}") from None
+
+    def _turn(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, text: str, number: int) -> Span:
+        """Returns (begin, end) of a turn of the assistant in the text of a whole chat, by the texts of its beginnings.
+
+        Raises:
+            RefusedChatError: The chat has another header than the opening that the model is given.
+        """
+        given = self.text(messages[:number], tools, prompt=True)
+        begin = _common(given, text)
+        ended = text if number + 1 == len(messages) else self.text(messages[: number + 1], tools)
+        end = _common(ended, text)
+        bare = given == self.text(messages[:number], tools)
+        place = self._said(messages, tools, text, number) if bare or begin < len(given) or end < len(ended) else (begin, end)
+        begin = begin if begin == len(given) else self._whole_tokens(given, begin)
+        if any(token in given[begin:] for token in self.special):
+            raise RefusedChatError(f"what its chat template writes before turn {number + 1} is not what it asks for an answer with")
+        if begin < len(given):  # as where the opening of a thought is asked with, and later turns leave thoughts out
+            begin = min(begin, place[0])
+        elif bare and text[begin : place[0]].strip():
+            begin = place[0]  # it asks with nothing, and writes a header
+        if end < len(ended):
+            end = self._end(messages, tools, text, number, place[1])
+        if not any(token in text[place[0] : end] for token in self.special):  # the next turn's opening is what ends this one
+            end += next((len(token) for token in self.special if text.startswith(token, end)), 0)
+        return begin, end
+
+    def _said(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, text: str, number: int) -> Span:
+        """Returns where in the text is what a turn says: where the chat has another text if the turn says something else.
+
+        Raises:
+            RefusedChatError: The chat does not have it.
+        """
+        probed = self.text([*messages[:number], {"role": "assistant", "content": PROBE}, *messages[number + 1 :]], tools)
+        begin = _common(text, probed)
+        rest = min(_common(text[::-1], probed[::-1]), len(text) - begin)
+        if probed.count(PROBE) != 1 or not begin <= probed.index(PROBE) <= len(probed) - rest - len(PROBE):
+            raise RefusedChatError(f"its chat template has no place for what turn {number + 1} says")
+        return begin, len(text) - rest
+
+    def _end(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, text: str, number: int, said: int) -> int:
+        """Returns the end of a turn of which a chat that ends there has another text: after what follows in both. said: end of what it says.
+
+        Raises:
+            RefusedChatError: Nothing that follows is the same.
+        """
+        probed = self.text([*messages[:number], {"role": "assistant", "content": PROBE}], tools)
+        stop = probed[probed.rfind(PROBE) + len(PROBE) :]
+        end = self._whole_tokens(text, said + _common(text[said:], stop))
+        if stop and end <= said:
+            raise RefusedChatError(f"its chat template ends turn {number + 1} otherwise where messages follow, so its end cannot be told")
+        return end
+
+    def _whole_tokens(self, text: str, end: int) -> int:
+        """Returns `end`, or the begin of the special token of `text` that it would cut."""
+        for token in self.special:
+            for at in range(max(end - len(token) + 1, 0), end):
+                if text.startswith(token, at):
+                    return self._whole_tokens(text, at)
+        return end
+
+
+def _common(one: str, other: str) -> int:
+    """Returns the number of characters with which both texts begin."""
+    return len(one) if other.startswith(one) else len(os.path.commonprefix([one, other]))
+
+
+def _as_template_reads(message: Message, in_parts: bool) -> dict[str, Any]:
+    """Returns a message as transformers gives it to a template: without empty fields, the reasoning under both of its names."""
+    found = {name: value for name, value in message.items() if value is not None}
+    if (reasoning := next((found[name] for name in REASONING if name in found), None)) is not None:
+        found = {"thinking": reasoning, **found, "reasoning_content": reasoning}
+    if in_parts and isinstance(found.get("content"), str):
+        found["content"] = [{"type": "text", "text": found["content"]}]
+    return found
+
+
+def compile_template(source: str, variables: Mapping[str, str], special: Sequence[str]) -> ChatTemplate:
+    """Returns a compiled template.
+
+    Args:
+        source: The template.
+        variables: Variable of the template -> special token.
+        special: The special tokens of the tokenizer.
+
+    Raises:
+        RefusedChatError: It is not a template.
+    """
+    from jinja2 import TemplateError
+
+    if len(source) > MAX_TEMPLATE:
+        raise RefusedChatError(f"its chat template has {len(source):,} characters")
+    environment = _sandbox()
+    try:
+        compiled = environment.from_string(source)
+    except (TemplateError, RecursionError) as error:
+        raise RefusedChatError(f"its chat template is not Jinja: {str(error)[:200]}") from None
+    generation = GENERATION.search(source) is not None
+    tracker = _tracker(environment)
+
+    def render(values: dict[str, Any]) -> tuple[str, list[Span]]:
+        if not generation:
+            return compiled.render(values), []
+        blocks: list[str] = []
+        said: list[tuple[int, str]] = []
+        with tracker.activate_tracker(blocks, said):
+            for block in compiled.generate(values):
+                blocks.append(block)
+        text = "".join(blocks)
+        if not all(text.startswith(one, begin) for begin, one in said):
+            raise RefusedChatError("its chat template has a generation block inside a macro or a variable, where its place is not known")
+        return text, [(begin, begin + len(one)) for begin, one in said]
+
+    patched = None if generation else _training_source(source)
+    training = compile_template(patched, variables, special) if patched else None
+    template = ChatTemplate(source, dict(variables), tuple(special), render, generation, training)
+    return replace(template, in_parts=_reads_parts(template))
+
+
+def _reads_parts(template: ChatTemplate) -> bool:
+    """Returns whether a template leaves a text out and renders it as the part of a list."""
+    asked = [{"role": "user", "content": PROBE}]
+
+    def holds(one: ChatTemplate) -> bool:
+        try:
+            return PROBE in one.text(asked)
+        except RefusedChatError:
+            return False
+
+    return not holds(template) and holds(replace(template, in_parts=True))
+
+
+def _training_source(source: str) -> str | None:
+    """Returns TRL's template for training of the same text; None if it has none. TRL is read and not imported, because that takes seconds."""
+    package = find_spec("trl")
+    folder = Path(package.origin or "").parent / "chat_templates" if package else None
+    for path in sorted(folder.glob("*_training.jinja")) if folder else ():
+        published = path.with_name(path.name.replace("_training", ""))
+        if published.is_file() and published.read_text(encoding="utf-8") == source:
+            return path.read_text(encoding="utf-8")
+    return None
+
+
+def _tracker(environment: Any) -> Any:
+    """Returns what notes generation blocks, changed to note also their texts, with which their places can be checked."""
+    from jinja2 import pass_eval_context
+
+    tracker = next(one for one in environment.extensions.values() if "generation" in one.tags)
+
+    @pass_eval_context
+    def noted(context: object, caller: Callable[[], str]) -> str:
+        said = caller()
+        if tracker.is_active():
+            tracker._generation_indices.append((sum(map(len, tracker._rendered_blocks)), said))
+        return said
+
+    tracker._generation_support = noted
+    return tracker
+
+
+def _sandbox() -> Any:
+    """Returns transformers' environment for chat templates, without a clock and with limits on operators that grow without bound."""
+    from datetime import datetime
+
+    from jinja2.exceptions import SecurityError
+    from transformers.utils import chat_template_utils
+
+    environment: Any = chat_template_utils._cached_compile_jinja_template("").environment  # the uncached one: this is changed
+    original = environment.call_binop
+
+    def call_binop(context: Any, operator: str, left: Any, right: Any) -> Any:
+        texts = [value for value in (left, right) if isinstance(value, str | list | tuple)]
+        counts = [value for value in (left, right) if isinstance(value, int)]
+        if operator == "**" and not (isinstance(right, int | float) and abs(right) <= MAX_POWER):
+            raise SecurityError("a power beyond what a template needs")
+        if operator == "*" and texts and counts and len(texts[0]) * counts[0] > MAX_TEMPLATE:
+            raise SecurityError("a text multiplied beyond what a template needs")
+        if operator == "%" and isinstance(left, str):
+            raise SecurityError("a text formatted with %")
+        return original(context, operator, left, right)
+
+    environment.intercepted_binops = frozenset(["*", "**", "%"])
+    environment.call_binop = call_binop
+    environment.globals["strftime_now"] = lambda form: datetime(*DATE).strftime(form)
+    return environment

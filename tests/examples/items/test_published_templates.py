@@ -1,0 +1,262 @@
+"""Every chat template that TRL ships renders as with transformers, and what is trained is what TRL trains.
+
+The oracle: transformers' `render_jinja_template`, and its generation blocks in TRL's template for training where that gives the same text. TRL's
+templates are read where TRL is installed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+
+from stages.examples.items import chat
+from stages.examples.items.chat_template import DATE, ChatTemplate, RefusedChatError, Span, compile_template
+from stages.tokens.tokenizer.bpe import chat_format
+from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.tokens.tokenizer.test_bpe import TEXTS
+
+FOLDER = Path(str(getattr(find_spec("trl"), "origin", ""))).parent / "chat_templates"
+SOURCES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
+NAMED = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+SPELT = re.compile(
+    r"<[|\uff5c][^<>\s'\"+{}]+?[|\uff5c]>|<start_of_turn>|<end_of_turn>|<end_of_utterance>|<\|?[a-z_]+\|>|<\|[a-z_]+>|\[gMASK\]|<sop>"
+)
+SPECIAL = sorted({token for source in SOURCES.values() for token in SPELT.findall(source)} | set(NAMED.values()))
+IN_PARTS = {"idefics3", "llava_next", "smolvlm"}
+"""Templates that read a content as a list of parts only. With a text, they render nothing of it or fail."""
+
+
+def user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
+CALL = {"type": "function", "id": "abcdefghi", "function": {"name": "add", "arguments": {"a": 1}}}
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer", "description": "A number."}}, "required": ["a"]}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS}}]
+RESULT = {"role": "tool", "name": "add", "content": "6", "tool_call_id": "abcdefghi"}
+CHATS: dict[str, tuple[list[dict[str, Any]], list[Any] | None]] = {
+    "turns": ([user("Hello there"), assistant("Hi."), user("And 1+1?"), assistant("Two."), user("ok"), assistant("Bye.")], None),
+    "system": ([{"role": "system", "content": "Be brief."}, user("Hello"), assistant("Hi.")], None),
+    "tools": ([user("add"), assistant("", tool_calls=[CALL]), RESULT, assistant("Six.")], TOOLS),
+    "thinking": (
+        [user("why"), assistant("Because.", reasoning_content="Let me think."), user("so"), assistant("Thus.", reasoning_content="Hm.")],
+        None,
+    ),
+    "empty": ([user("say nothing"), assistant("")], None),
+    "words of roles": ([user("assistant user system"), assistant("user: assistant\nuser\nsystem")], None),
+    "last turn cut": ([user("Hello"), assistant("Hi."), user("go on")], None),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives transformers Loam's date."""
+    from transformers.utils import chat_template_utils
+
+    class Fixed(datetime.datetime):
+        @classmethod
+        def now(cls, tz: datetime.tzinfo | None = None) -> Fixed:
+            return cls(*DATE)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Fixed)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    made = train_bpe(TEXTS, 320)
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    return made
+
+
+def by_transformers(
+    source: str, messages: list[dict[str, Any]], tools: list[Any] | None, mask: bool = False
+) -> tuple[str, list[Span]] | None:
+    """Returns (text, spans) by transformers; None if the template refuses the chat."""
+    from jinja2 import TemplateError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        texts, spans = render_jinja_template([messages], tools, chat_template=source, return_assistant_tokens_mask=mask, **NAMED)
+    except (TemplateError, TypeError, ValueError, LookupError, AttributeError):
+        return None
+    return texts[0], spans[0] if spans else []
+
+
+def joined(spans: Any) -> list[Span]:
+    """Returns spans without empty ones, those that touch as one."""
+    found: list[Span] = []
+    for begin, end in spans:
+        if found and found[-1][1] == begin:
+            found[-1] = (found[-1][0], end)
+        elif begin < end:
+            found.append((begin, end))
+    return found
+
+
+def in_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+
+
+def test_the_templates_are_there() -> None:
+    assert len(SOURCES) == 72
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_text_and_mask_are_those_of_transformers_and_trl(name: str) -> None:
+    """Catches: a function that templates call and the sandbox lacks; a header trained; a stop token or a thought left out."""
+    source = SOURCES[name]
+    patched = source if "endgeneration" in source else SOURCES.get(f"{name}_training")
+    ours = compile_template(source, NAMED, SPECIAL)
+    assert ours.in_parts is (name.removesuffix("_training") in IN_PARTS)
+    for kind, (given, tools) in CHATS.items():
+        messages = in_parts(given) if ours.in_parts else given
+        theirs = by_transformers(source, messages, tools)
+        if theirs is None:
+            with pytest.raises(RefusedChatError, match="its chat template refuses it: "):
+                ours.chat(given, tools)
+            continue
+        found = ours.chat(given, tools)
+        assert found.text == theirs[0], kind
+        turns = [message for message in given if message["role"] == "assistant"]
+        trained = by_transformers(patched, messages, tools, mask=True) if patched else None
+        if trained and trained[0] == found.text:
+            assert joined(found.trained) == joined(trained[1]), kind
+        else:
+            said = [found.text[slice(*span)] for span in found.trained]
+            assert len(said) == len(turns) and all(turn["content"] in one for turn, one in zip(turns, said, strict=True)), kind
+            assert not any(token in one for one in said for token in ("<|im_start|>", "<|start_header_id|>")) or kind == "words of roles"
+        ended = any(token in found.text[slice(*found.trained[0])] for token in SPECIAL)
+        assert ended or kind == "tools" or name == "glm4moe" or name.startswith("diffusion_gemma"), "what ends a turn is trained"
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if not name.endswith("_training")])
+def test_ids_and_mask_are_those_of_apply_chat_template(name: str, tokenizer: Tokenizer) -> None:
+    """Catches: a token of a header in the mask, a special token as text, an answer's ids that are not those in its chat."""
+    from transformers import PreTrainedTokenizerFast
+
+    source = SOURCES[name]
+    patched = SOURCES.get(f"{name}_training", source)
+    template = compile_template(source, NAMED, SPECIAL)
+    form = form_of(tokenizer, template)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=patched, **NAMED)
+    messages = CHATS["turns"][0]
+    shown = in_parts(messages) if template.in_parts else messages
+    oracle = theirs.apply_chat_template(shown, return_assistant_tokens_mask="endgeneration" in patched, return_dict=True)
+    ids, mask = chat.render(messages, form)
+    assert ids == theirs.apply_chat_template(shown, chat_template=source, return_dict=False)
+    if ids == oracle["input_ids"] and "endgeneration" in patched:
+        assert mask == oracle["assistant_masks"]
+    last = chat.render(messages, form, last_only=True)[1]
+    shorter = len(chat.render(messages[:-1], form)[0]) - 1
+    assert sum(last) == sum(last[shorter:]) > 0 and all(one <= other for one, other in zip(last, mask, strict=True))
+    prompt = chat.render_prompt(messages[:1], form)
+    assert prompt == theirs.apply_chat_template(shown[:1], chat_template=source, add_generation_prompt=True, return_dict=False)
+    before, answer = chat.render_answer(messages[:1], " Hi. ", form)
+    assert answer == list(form.encode("Hi."))
+    assert [*before, *answer] == chat.render(messages[:2], form)[0][: len(before) + len(answer)]
+
+
+def form_of(tokenizer: Tokenizer, template: ChatTemplate) -> chat.ChatFormat:
+    plain = Tokenizer.from_str(tokenizer.to_str())
+    plain.encode_special_tokens = True
+    roles = chat.ChatTokens("<s>", "</s>", "", "", "</s>", "<pad>")
+    return chat_format(plain, roles, tokenizer, template)
+
+
+@pytest.mark.parametrize("name", ["llama3_1", "qwen3", "gemma3", "phi3", "gptoss", "cohere2"])
+def test_spelt_out_tokens_are_as_transformers_sanitizes_them(name: str, tokenizer: Tokenizer) -> None:
+    """Catches: a forged turn, a trained token of another message, a mask that is shifted by the marks."""
+    from transformers import PreTrainedTokenizerFast
+
+    template = compile_template(SOURCES[name], NAMED, SPECIAL)
+    form = form_of(tokenizer, template)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=SOURCES[name], **NAMED)
+    theirs.chat_control_tokens = []
+    stops = " ".join(sorted({token for token in SPECIAL if token in SOURCES[name]} | {"<|eot_id|>", "</s>"}))
+    messages = [user(f"Stop {stops} now"), assistant(f"No: {stops}{stops}\n."), user("<|im_end|>"), assistant("</s>")]
+    ids, mask = chat.render(messages, form)
+    assert ids == theirs.apply_chat_template(messages, sanitize_control_tokens=True, return_dict=False)
+    assert chat.render_prompt(messages[:3], form) == theirs.apply_chat_template(
+        messages[:3], sanitize_control_tokens=True, add_generation_prompt=True, return_dict=False
+    )
+    plain = chat.render([user("Stop"), assistant("No"), user("x"), assistant("y")], form)[0]
+    for token in SPECIAL:
+        assert ids.count(tokenizer.token_to_id(token)) == plain.count(tokenizer.token_to_id(token))
+    trained = tokenizer.decode([one for one, on in zip(ids, mask, strict=True) if on], skip_special_tokens=False)
+    assert (
+        f"No: {stops}{stops}\n." in trained and "Stop" not in trained and "<|im_end|>" not in trained.replace(f"No: {stops}{stops}", "")[:9]
+    )
+    with pytest.raises(RefusedChatError, match=r"it spells out a special token and has U\+F0000 or U\+F0001"):
+        chat.render([user("</s>\U000f0001"), assistant("a")], form)
+    assert chat.render([user("\U000f0001"), assistant("a")], form)[0]
+
+
+BLOCK = "{% generation %}{{ m.content }}</s>{% endgeneration %}"
+REFUSED = [
+    ("{% macro said(m) %}A:" + BLOCK + "{% endmacro %}{% for m in messages %}{{ said(m) }}{% endfor %}", "a generation block inside a macro or a variable"),
+    ("{% for m in messages %}</s>{{ m.role }}{{ m.content }}{% endfor %}{% if add_generation_prompt %}<s>{% endif %}", "is not what it asks for an answer with"),
+    ("{% for m in messages %}{{ m.role }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}{{ messages|length }}", "has no place for what turn 2 says"),
+    (
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ ('</s>' if loop.last else '<s>') if m.role == 'assistant' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}",
+        "ends turn 2 otherwise where messages follow",
+    ),
+    ("{{ messages[9].content.x }}", "refuses it: "),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls itself without end"),
+    ("{{ 'a' * 10**10 }}", "multiplied beyond"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "what"), REFUSED)
+def test_what_cannot_be_told_is_refused(source: str, what: str) -> None:
+    template = compile_template(source, NAMED, SPECIAL)
+    with pytest.raises(RefusedChatError, match=re.escape(what)):
+        template.chat([user("Hello"), assistant("Hi."), user("ok"), assistant("Bye.")])
+
+
+def test_what_is_no_template_is_refused() -> None:
+    for source, what in (("{% if %}", "is not Jinja"), ("a" * (1 << 20) + "b", "has 1,048,577 characters")):
+        with pytest.raises(RefusedChatError, match=what):
+            compile_template(source, {}, ())
+
+
+def prefixed(stop: str, opening: str) -> Iterator[str]:
+    yield "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}" + stop + "{% endfor %}"
+    yield "{% if add_generation_prompt %}" + opening + "{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("stop", "opening", "first"),
+    [
+        ("<|im_end|>\n", "<|im_start|>assistant\n", "Hi.<|im_end|>\n"),
+        ("<|im_end|>\n", "", "Hi.<|im_end|>\n"),
+        ("<|im_end|>\n", "<|im_start|>assistant\n<think>\n", "Hi.<|im_end|>\n"),
+        (
+            "{{ '<|im_end|>\n' }}{% if loop.last and not add_generation_prompt %}</s>{% endif %}",
+            "<|im_start|>assistant\n",
+            "Hi.<|im_end|>\n",
+        ),
+        ("", "<|im_start|>assistant\n", "Hi.<|im_start|>"),
+    ],
+)
+def test_a_turn_is_what_follows_its_opening(stop: str, opening: str, first: str) -> None:
+    """Templates that no oracle knows: asked with a header, with nothing, with the opening of a thought; with an end of the chat; without a stop."""
+    template = compile_template("".join(prefixed(stop, opening)), NAMED, SPECIAL)
+    messages = [user("Hello"), assistant("Hi."), user("ok"), assistant("Bye.")]
+    found = template.chat(messages)
+    assert [found.text[slice(*span)] for span in found.trained][0] == first
+    assert found.text[slice(*found.trained[1])].startswith("Bye.")
+    assert template.chat(messages, last_only=True).trained == found.trained[1:]
+    assert json.dumps(template.chat(messages[:3], last_only=True).trained) == "[]"
