@@ -198,6 +198,7 @@ STAGE = Stage(
         "checkpoints name the steps that are left out after training went back",
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
+        "model.json has rope_free_layers",
         "chats by the chat template of the tokenizer",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),

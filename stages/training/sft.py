@@ -314,6 +314,7 @@ STAGE = Stage(
         "checkpoints name the steps that are left out after training went back",
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
+        "model.json has rope_free_layers",
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; those that it refuses are left out",

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from flows.cli import main
 from flows.execute import run_nodes
 from flows.opened_recipe import open_session
+from stages.examples.items.chat import render
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError
 from stages.record.store import manifest, runs
@@ -23,12 +24,17 @@ from stages.record.tables.parquet import read_rows
 from stages.tokens.tokenizer.bpe import load_chat_format
 from stages.tokens.train_tokenizer.tokenizer_check import judge_tokenizer
 from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer
-from tests.made.published_models import FAMILIES, QWEN_SPARE, TEXTS, qwen3_tokenizer
+from tests.made.published_models import FAMILIES, QWEN_SPARE, SMOL_SPARE, TEXTS, qwen3_tokenizer
 
 pytestmark = pytest.mark.long
 
 LLAMA2_MAP = ("--map", "start_header=<s>", "--map", "end_header=<unk>")
 SPELT = "A <|im_start|>, <|endoftext|>, <|eot_id|>, <|begin_of_text|>, <s> and </s>, <think> spelt out."
+WITHOUT_BOS = ("Qwen3", "Qwen3 base", "Qwen3 untied", "SmolLM3")
+SPARE = dict.fromkeys(WITHOUT_BOS[:3], QWEN_SPARE) | {"SmolLM3": SMOL_SPARE}
+"""Family -> rows of the embedding that no id has, in the published model and in the export."""
+KEPT = ("Qwen3", "Mistral", "SmolLM3")
+"""Families with a chat template of their own."""
 HARD = [
     "", "  two blanks  \n\n\n and\ttabs\r\n", "Cafe\u0301 \u2126 \u0958 \u1100\u1161\u11a8 \u212b \ufb01 \u0344", "\u0301 at the start, 12345 and it's",
     "\u6f22\u5b57\u304b\u306a \U0001f468\u200d\U0001f469\u200d\U0001f467 \u05e2\u05d1\u05e8\u05d9\u05ea \u00a0\u2028\u3000\x00\ufeff", SPELT,
@@ -84,7 +90,12 @@ def published_tokenizer(folder: Path, name: str) -> Any:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast.from_pretrained(folder) if name == "Llama 2" else AutoTokenizer.from_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder) if name in ("Llama 2", "Mistral") else AutoTokenizer.from_pretrained(folder)
+
+
+def document_end(theirs: Any, name: str) -> int:
+    """Returns the id of what ends a document: <|end_of_text|> where a tokenizer has it, although its settings name the end of a turn."""
+    return int(theirs.convert_tokens_to_ids("<|end_of_text|>") if name == "SmolLM3" else theirs.eos_token_id)
 
 
 def judged(folder: Path, maps: bool) -> MendedTokenizer | list[str]:
@@ -101,9 +112,9 @@ def test_documents_have_the_ids_of_the_published_tokenizer(family: tuple[str, Pa
     assert set(texts.values()) == {*HARD[1:], *TEXTS}
     tokens = json.loads((made["encode"].path / "tokens.json").read_text())
     flat = np.fromfile(made["encode"].path / "tokens" / "00000.bin", f"<u{int(tokens['dtype'][4:]) // 8}")
-    eos = theirs.eos_token_id
+    eos = document_end(theirs, name)
     begin = eos if theirs.bos_token_id is None else theirs.bos_token_id
-    assert (tokens["bos"], tokens["eos"]) == (begin, eos) and ("Qwen3" in name) is (begin == eos)
+    assert (tokens["bos"], tokens["eos"]) == (begin, eos) and (name in WITHOUT_BOS) is (begin == eos)
     for span in read_rows(made["encode"].path / "spans" / "00000.parquet"):
         text = texts[span["doc_id"]]
         ids = theirs(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
@@ -113,14 +124,15 @@ def test_documents_have_the_ids_of_the_published_tokenizer(family: tuple[str, Pa
 
 def test_the_exported_model_is_the_published_one(family: tuple[str, Path, Path]) -> None:
     """Weights, logits and the ids of a text with what stands before it; more rows than ids survive."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
     name, folder, home = family
     out = ran(home, "export@base")["export@base"].path
     given, back = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (folder, out))
     theirs, ours = published_tokenizer(folder, name), AutoTokenizer.from_pretrained(out)
-    assert back.config.vocab_size == given.config.vocab_size and type(back) is type(given)
-    assert back.get_input_embeddings().weight.shape[0] - len(ours) == (QWEN_SPARE - 1 if "Qwen3" in name else 0)
+    assert back.config.vocab_size == given.config.vocab_size
+    assert type(back) is (LlamaForCausalLM if name == "Mistral" else type(given)), "Mistral without a window is Llama"
+    assert back.get_input_embeddings().weight.shape[0] - len(ours) == SPARE.get(name, 0)
     assert (ours.bos_token, ours.eos_token) == (theirs.bos_token, theirs.eos_token)
     for text in [*HARD[1:5], *TEXTS[:2]]:
         ids = theirs(text)["input_ids"]
@@ -139,7 +151,7 @@ def test_bits_per_byte_are_those_of_transformers(family: tuple[str, Path, Path])
     name, folder, home = family
     made = ran(home, "evaluate@base", "evaluate@base={generated_tokens: 4}")
     model, theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), published_tokenizer(folder, name)
-    begin = theirs.eos_token_id if theirs.bos_token_id is None else theirs.bos_token_id
+    begin = document_end(theirs, name) if theirs.bos_token_id is None else theirs.bos_token_id
     texts = {str(row["doc_id"]): row["text"] for row in read_rows(made["decontaminate"].path / "documents" / "00000.parquet")}
     values: dict[str, dict[str, float]] = {}
     for row in read_rows(made["evaluate@base"].path / "samples.parquet"):
@@ -157,10 +169,10 @@ def test_bits_per_byte_are_those_of_transformers(family: tuple[str, Path, Path])
     assert bits == pytest.approx(sum(values["nll"].values()) / math.log(2) / sum(values["bytes"].values()))
 
 
-@pytest.mark.parametrize("family", ["Llama 2", "Llama 3.2", "Qwen3", "LFM2 by Loam"], indirect=True)
+@pytest.mark.parametrize("family", ["Llama 2", "Llama 3.2", "Qwen3", "Mistral", "SmolLM3", "LFM2 by Loam"], indirect=True)
 def test_it_is_tuned_on_chats_and_exported(family: tuple[str, Path, Path]) -> None:
     """Padded rows move by what a softmax over all rows gives them, and no label reaches them."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     name, folder, home = family
     chats = f"conversations.files=[{home.parent / 'chats.jsonl'}]"
@@ -171,8 +183,17 @@ def test_it_is_tuned_on_chats_and_exported(family: tuple[str, Path, Path]) -> No
     messages = [{"role": "user", "content": "Cafe\u0301?"}, {"role": "assistant", "content": "Yes."}]
     form = load_chat_format(made["train_tokenizer"].path)
     ids = tokenizer.apply_chat_template(messages, return_dict=False)
-    bos, header = tokenizer.bos_token_id, form.ids[form.tokens.start_header]
-    assert ids[:2] == ([header, *form.encode("user")[:1]] if "Qwen3" in name else [bos, header]), "a model without BOS has none in chats"
+    if name in KEPT:
+        published = published_tokenizer(folder, name)
+        assert tokenizer.chat_template == published.chat_template == form.template.source
+        assert ids == published.apply_chat_template(messages, return_dict=False)
+        assert render(messages, form)[0] == ids or name == "SmolLM3", "its template has today's date"
+        stops = GenerationConfig.from_pretrained(out).eos_token_id
+        assert form.ids[{"Mistral": "</s>"}.get(name, "<|im_end|>")] in stops
+    else:
+        assert ids[:2] == [tokenizer.bos_token_id, form.ids[form.tokens.start_header]] and render(messages, form)[0] == ids
+        found = tokenizer.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
+        assert found["assistant_masks"] == render(messages, form)[1], "as TRL's assistant_only_loss trains"
     assert max(ids) < len(tokenizer) <= tuned.config.vocab_size == base.config.vocab_size
     assert isinstance(again := judged(out, maps=name == "Llama 2"), MendedTokenizer) and again.tokens == form.tokens
     assert again.text == (out / "tokenizer.json").read_text(), "the exported folder is imported again as it is"
@@ -211,7 +232,7 @@ def test_chats_without_tokens_for_their_headers_are_refused_before_any_work(tmp_
     imported(tmp_path / "home", FAMILIES["Llama 2"](tmp_path / "llama"))
     printed = capsys.readouterr().out
     assert "Uses bos = <s>, eos = </s>, start_header = no token, end_header = no token, end_of_turn = </s>, pad = </s>." in printed
-    assert "It has no tokens for the headers of chats, and the model beside it has no row for new ones" in printed
+    assert "It has no chat template and no tokens for the headers of chats, and the model beside it has no row for new ones" in printed
     given = ["import={train_tokenizer: tok, pretrain: base}", f"conversations.files=[{tmp_path / 'chats.jsonl'}]"]
     (tmp_path / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n')
     with pytest.raises(RecipeError) as caught:

@@ -1,6 +1,7 @@
 """Writes small model folders as the families that Loam imports publish them: every file, with the structure of the published ones.
 
-Source: the files of meta-llama/Llama-2-7b-hf, Llama-3.1-8B, Llama-3.2-1B, Qwen/Qwen3-0.6B and Qwen3-0.6B-Base on the Hugging Face Hub. The
+Source: the files of meta-llama/Llama-2-7b-hf, Llama-3.1-8B, Llama-3.2-1B, Qwen/Qwen3-0.6B and Qwen3-0.6B-Base,
+mistralai/Mistral-7B-v0.3 and HuggingFaceTB/SmolLM3-3B on the Hugging Face Hub. The
 vocabularies are trained here, the weights are random, and the number of special tokens of Llama 3 is smaller.
 """
 
@@ -25,6 +26,7 @@ QWEN_ADDED = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>",
 """Tokens that are added but not special: a text that spells them out has them."""
 QWEN_SPARE = 37
 """Rows of the embedding that no token has; the published model has 267."""
+SMOL_SPARE = 5
 LLAMA3_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>",
     "<|reserved_special_token_2|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>",
     "<|reserved_special_token_3|>"]  # fmt: skip
@@ -167,6 +169,60 @@ def llama3(folder: Path, version: str = "3.2") -> Path:
     return _write(folder, tokenizer, settings, config, "20KB" if version == "3.1" else "1GB")
 
 
+def mistral(folder: Path) -> Path:
+    """Writes a folder like that of Mistral 7B v0.3: without a sliding window, untied, a chat template without an opening, sharded weights."""
+    tokenizer = llama2_tokenizer()
+    template = (
+        "{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
+        "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+        "{% elif message['role'] == 'assistant' %}{{ ' ' + message['content'] + eos_token}}{% endif %}{% endfor %}"
+    )
+    settings = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "tokenizer_class": "LlamaTokenizer",
+        "chat_template": template,
+    }
+    config = {
+        "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+        "initializer_range": 0.02, "max_position_embeddings": 128, "model_type": "mistral", "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+        "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "float32", "vocab_size": tokenizer.get_vocab_size(), **SHAPE,
+    }  # fmt: skip
+    return _write(folder, tokenizer, settings, config, "30KB")
+
+
+def smollm3(folder: Path) -> Path:
+    """Writes a folder like that of SmolLM3-3B: a layer without RoPE, tied, a chat template that asks for the date and has generation blocks."""
+    tokenizer = llama3_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ("<|im_start|>", "<|im_end|>")])
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    template = (
+        "{%- set today = strftime_now('%d %B %Y') -%}<|im_start|>system\nToday Date: {{ today }}<|im_end|>\n"
+        "{%- for message in messages -%}{%- if message.role == 'assistant' -%}{{ '<|im_start|>assistant\n' }}{%- generation -%}"
+        "{{ message.content.lstrip('\n') + '<|im_end|>\n' }}{%- endgeneration -%}{%- else -%}"
+        "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{%- endif -%}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
+    )
+    settings = {
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|im_end|>",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "chat_template": template,
+    }
+    config = {
+        "architectures": ["SmolLM3ForCausalLM"], "attention_bias": False, "bos_token_id": None, "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
+        "pad_token_id": tokenizer.token_to_id("<|im_end|>"),
+        "hidden_act": "silu", "layer_types": ["full_attention"] * 2, "max_position_embeddings": 128, "mlp_bias": False, "model_type": "smollm3",
+        "no_rope_layer_interval": 2, "no_rope_layers": [1, 0], "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 5000000.0,
+        "sliding_window": None, "tie_word_embeddings": True, "torch_dtype": "float32", "use_sliding_window": False,
+        "vocab_size": tokenizer.get_vocab_size() + SMOL_SPARE, **SHAPE,
+    }  # fmt: skip
+    return _write(folder, tokenizer, settings, config, "1GB")
+
+
 def llama2(folder: Path) -> Path:
     """Writes a folder like that of Llama 2: three special tokens, none for padding or chats, as many rows as ids, no rope_theta."""
     tokenizer = llama2_tokenizer()
@@ -226,5 +282,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "Qwen3": qwen3,
     "Qwen3 base": lambda folder: qwen3(folder, base=True),
     "LFM2 by Loam": lfm2,
+    "Mistral": mistral,
+    "SmolLM3": smollm3,
     "Qwen3 untied": lambda folder: qwen3(folder, tied=False),
 }

@@ -53,6 +53,7 @@ OTHER_NAMES: Mapping[str, str] = {
         "model.rms_norm_eps": "norm_eps layer_norm_eps",
         "model.rope_theta": "theta rope_base",
         "model.conv_layers": "layer_types",
+        "model.rope_free_layers": "no_rope_layers",
         "warmup_steps": "warmup num_warmup_steps warmup_iters warmup_ratio",
         "weight_decay": "wd",
         "max_grad_norm": "grad_clip clip_grad clip_grad_norm gradient_clipping",

@@ -61,7 +61,7 @@ class TokenizerConfig(TypedDict):
     """The content of tokenizer_config.json, in the names of `transformers`."""
 
     tokenizer_class: str
-    bos_token: NotRequired[str]
+    bos_token: NotRequired[str | None]
     eos_token: str
     pad_token: str
     clean_up_tokenization_spaces: bool
@@ -78,7 +78,7 @@ def tokenizer_config(tokens: ChatTokens = LLAMA3, own: OwnTemplate | None = None
     """
     config: TokenizerConfig = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": tokens.bos,
+        "bos_token": tokens.bos or None,  # null says that there is none, whatever the vocabulary has
         "eos_token": tokens.eos,
         "pad_token": tokens.pad,
         "clean_up_tokenization_spaces": False,
@@ -87,7 +87,7 @@ def tokenizer_config(tokens: ChatTokens = LLAMA3, own: OwnTemplate | None = None
     }
     if own:
         config.update(own["named"])  # type: ignore[typeddict-item]
-    if not tokens.bos or (own and "bos_token" not in own["named"]):
+    if tokens.bos and own and "bos_token" not in own["named"]:
         del config["bos_token"]
     if not config["chat_template"]:
         del config["chat_template"]
@@ -122,7 +122,7 @@ def load_chat_format(folder: Path) -> ChatFormat:
     path, config = folder / "tokenizer.json", _config(folder)
     whole = load_chat(path)
     source = str(config.get("chat_template", ""))
-    named = {name: str(config[name]) for name in NAMED if name in config}
+    named = {name: str(config[name]) for name in NAMED if config.get(name)}
     compiled = compile_template(source, named, special_tokens(whole)) if source else None
     return chat_format(load_plain(path), read_chat_tokens(folder), whole, compiled)
 

@@ -121,7 +121,7 @@ def _may_share(role: str, other: str) -> bool:
 
 def _is_without_bos(tokenizer: Tokenizer, settings: Mapping[str, JsonValue], beside_model: bool) -> bool:
     """Returns whether the texts of a tokenizer have no bos, as those of Qwen3. A bare tokenizer.json alone does not say so."""
-    known = {stated_token(settings.get("bos_token")), LLAMA3.bos} - {""}
+    known = {stated_token(settings.get("bos_token")), *(() if "bos_token" in settings else (LLAMA3.bos,))} - {""}
     has_one = any(tokenizer.token_to_id(token) is not None for token in known)
     return not has_one and _begins_bare(tokenizer) and (beside_model or bool(stated_token(settings.get("eos_token"))))
 

@@ -1,4 +1,4 @@
-"""Converts our weights to a Hugging Face model: Llama, with QK-norm Qwen3, with short convolutions LFM2.
+"""Converts our weights to a Hugging Face model: Llama, with QK-norm Qwen3, with short convolutions LFM2, with blocks without RoPE SmolLM3.
 
 Guarantee: parameters are renamed and cast to the chosen dtype, and not changed otherwise. The caller checks the logits with
 `largest_difference`.
@@ -48,7 +48,7 @@ def hugging_face_name(name: str, config: ModelConfig) -> str:
 
 
 def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: str) -> Any:
-    """Returns the configuration of the model's class: LlamaConfig, Qwen3Config or Lfm2Config.
+    """Returns the configuration of the model's class: LlamaConfig, Qwen3Config, Lfm2Config or SmolLM3Config.
 
     Args:
         config: Shape of the model.
@@ -66,6 +66,8 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
         }  # fmt: skip
     else:
         own = {"rms_norm_eps": config.rms_norm_eps, "attention_bias": False}
+        if config.rope_free_layers:
+            own["no_rope_layers"] = [int(layer not in config.rope_free_layers) for layer in range(config.num_hidden_layers)]
     return kind(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, head_dim=config.head_dim,

@@ -28,8 +28,21 @@ from stages.training.model.config import CONV_TAPS, ModelConfig, RopeScaling, wr
 from stages.training.model.llama import parameter_shapes
 
 SHARD_BYTES = 2 << 30
-ARCHITECTURES = {"LlamaForCausalLM": False, "Qwen3ForCausalLM": True, "Lfm2ForCausalLM": True}  # whether it has QK-norm
-LFM2 = "Lfm2ForCausalLM"
+ARCHITECTURES = {
+    "LlamaForCausalLM": False,
+    "MistralForCausalLM": False,
+    "Qwen3ForCausalLM": True,
+    "SmolLM3ForCausalLM": False,
+    "Lfm2ForCausalLM": True,
+}  # whether it has QK-norm
+MISSING = {
+    "Gemma": "norms with 1 + weight, norms after the halves of a block and scaled embeddings", "Moe": "experts", "Mixtral": "experts",
+    "Qwen2": "biases of queries, keys and values",
+    "Olmo2": "norms after the halves of a block", "Olmo3": "norms after the halves of a block and sliding windows", "GptOss": "experts and attention sinks",
+    "Phi3": "joined projections", "DeepseekV": "experts and latent attention",
+}  # fmt: skip
+"""Part of the name of an architecture -> what it has that our decoder lacks."""
+LFM2, MISTRAL, SMOLLM3 = "Lfm2ForCausalLM", "MistralForCausalLM", "SmolLM3ForCausalLM"
 MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "original_max_position_embeddings": (None,), "auto_map": (None,),
@@ -38,15 +51,12 @@ MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
 }  # fmt: skip
 """Settings of config.json -> the only values that our decoder supports. Each setting may be absent."""
 NEEDED = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
-LFM2_NEEDED = (
-    "norm_eps",
-    "layer_types",
-    "num_key_value_heads",
-    "tie_word_embeddings",
-    "conv_L_cache",
-    "block_auto_adjust_ff_dim",
-)
-"""What else an LFM2 must have: transformers' defaults of these are of one published model."""
+ALSO_NEEDED = {
+    LFM2: ("norm_eps", "layer_types", "num_key_value_heads", "tie_word_embeddings", "conv_L_cache", "block_auto_adjust_ff_dim"),
+    MISTRAL: ("num_key_value_heads", "sliding_window"),
+    SMOLLM3: ("num_key_value_heads", "tie_word_embeddings", "no_rope_layers"),
+}
+"""Architecture -> what else it must have: transformers' defaults of these are of one published model."""
 LAYER_TYPES = {True: ("full_attention", "conv"), False: ("full_attention",)}
 """Whether the model is an LFM2 -> kinds of its layers."""
 ROPE_TYPES = {"default": (), "llama3": tuple(RopeScaling.model_fields)}
@@ -134,9 +144,10 @@ def read_shape(path: Path) -> ModelConfig:
     config = _config(path)
     architecture = _architecture(config.get("architectures"), config.get("model_type"))
     if architecture not in ARCHITECTURES:
-        raise ImportedModelError(f"The architecture is {_shown(architecture)}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
+        lacks = next((f", which has {parts}" for name, parts in MISSING.items() if name in architecture), "")
+        raise ImportedModelError(f"The architecture is {_shown(architecture)}{lacks}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
     lfm2 = architecture == LFM2
-    missing = [name for name in (*NEEDED, *(LFM2_NEEDED if lfm2 else ())) if name not in config]
+    missing = [name for name in (*NEEDED, *ALSO_NEEDED.get(architecture, ())) if name not in config]
     if missing:
         raise ImportedModelError(f"config.json has no {missing[0]}.")
     for name in (*NEEDED, "num_key_value_heads", "head_dim"):
@@ -145,7 +156,7 @@ def read_shape(path: Path) -> ModelConfig:
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
             raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
     theta, scaling = _rope(config)
-    if theta is None and lfm2:
+    if theta is None and architecture in (LFM2, SMOLLM3):
         raise ImportedModelError("config.json has no rope_theta.")
     theta = 10_000.0 if theta is None else theta
     epsilon = "norm_eps" if lfm2 else "rms_norm_eps"
@@ -170,6 +181,18 @@ def read_shape(path: Path) -> ModelConfig:
         )
     if lfm2 and len(convolved) == named:
         raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
+    window = config.get("sliding_window")
+    if architecture == MISTRAL and window is not None and not (type(window) is int and window >= config["max_position_embeddings"]):
+        raise ImportedModelError(
+            f"Its sliding_window is {_shown(window)}, below its context of {config['max_position_embeddings']:,}; Loam's decoder has no sliding window."
+        )
+    rotated: Any = config.get("no_rope_layers") if architecture == SMOLLM3 else []
+    if architecture == SMOLLM3 and not (
+        isinstance(rotated, list) and len(rotated) == config["num_hidden_layers"] and 0 in rotated and all(one in (0, 1) for one in rotated)
+    ):
+        raise ImportedModelError(
+            f"Its no_rope_layers are {_shown(rotated, json.dumps)}; there must be 0 or 1 for each of its {config['num_hidden_layers']} layers, and one 0."
+        )
     qk_norm = ARCHITECTURES[architecture]
     try:
         return ModelConfig.model_validate({
@@ -177,7 +200,7 @@ def read_shape(path: Path) -> ModelConfig:
             "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
             "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if qk_norm and not lfm2 else None), "rope_theta": float(theta), "rope_scaling": scaling,
             "rms_norm_eps": float(config.get(epsilon, 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
-            "conv_layers": convolved,
+            "conv_layers": convolved, "rope_free_layers": [number for number, one in enumerate(rotated) if not one],
         })  # fmt: skip
     except ValidationError as error:
         raise ImportedModelError(_fault(error)) from None

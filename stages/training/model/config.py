@@ -83,6 +83,10 @@ class ModelShape(StageConfig):
     """Blocks, counted from 0, with a gated convolution over 3 tokens in place of attention, as in LFM2. At least one block keeps attention. Needs
     qk_norm. Such a model is exported as Lfm2ForCausalLM."""
 
+    rope_free_layers: tuple[int, ...] = ()
+    """Blocks, counted from 0, whose attention does not rotate queries and keys, as every fourth in SmolLM3. Not with qk_norm. Such a model is
+    exported as SmolLM3ForCausalLM."""
+
     @field_validator("head_dim", mode="before")
     @classmethod
     def _equal_shares(cls, value: Any, info: ValidationInfo) -> Any:
@@ -123,14 +127,24 @@ class ModelShape(StageConfig):
         return self
 
     @model_validator(mode="after")
-    def _convolutions_are_blocks(self) -> Self:
+    def _layers_are_blocks(self) -> Self:
+        for name, layers in (("conv_layers", self.conv_layers), ("rope_free_layers", self.rope_free_layers)):
+            if layers and (list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= self.num_hidden_layers):
+                raise ValueError(
+                    f"model.{name} {list(layers)} must name different blocks in ascending order, from 0 to {self.num_hidden_layers - 1}."
+                )
+        if self.rope_free_layers and self.qk_norm:
+            raise ValueError(
+                "model.rope_free_layers does not go with model.qk_norm, because the class that such a model is exported to (SmolLM3) has none; "
+                "remove one of them."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _convolutions_are_not_alone(self) -> Self:
         layers = self.conv_layers
         if not layers:
             return self
-        if list(layers) != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= self.num_hidden_layers:
-            raise ValueError(
-                f"model.conv_layers {list(layers)} must name different blocks in ascending order, from 0 to {self.num_hidden_layers - 1}."
-            )
         if len(layers) == self.num_hidden_layers:
             raise ValueError("model.conv_layers names every block; leave attention to at least one.")
         if not self.qk_norm:
@@ -149,6 +163,8 @@ class ModelShape(StageConfig):
         """The class of transformers that has the parts of the model, as which it is exported."""
         if self.conv_layers:
             return "Lfm2ForCausalLM"
+        if self.rope_free_layers:
+            return "SmolLM3ForCausalLM"
         return "Qwen3ForCausalLM" if self.qk_norm else "LlamaForCausalLM"
 
 

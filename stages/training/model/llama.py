@@ -1,11 +1,11 @@
 """The decoder, of which Llama, Qwen3 and LFM2 are settings: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
 Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
-QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the
-parameter's name and its shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer
-fills them from `initial_value`, so ZeRO 3 never holds the whole model.
+QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM) on the converted weights
+(tested). Initial weights depend only on the seed, the parameter's name and its shape, so they are the same for any number of ranks. Constructors
+leave parameters uninitialised and the trainer fills them from `initial_value`, so ZeRO 3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (training/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3,
-short convolutions as in LFM2 (2511.23404).
+short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3.
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
 V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
@@ -70,11 +70,12 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Grouped-query attention inside segments, with rotated queries and keys."""
+    """Grouped-query attention inside segments, with rotated queries and keys, or without rotation."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        """Creates the four projections and, with QK-norm, the two norms."""
+    def __init__(self, config: ModelConfig, rotates: bool = True) -> None:
+        """Creates the four projections and, with QK-norm, the two norms. `rotates`: whether queries and keys are rotated."""
         super().__init__()
+        self.rotates = rotates
         self.num_attention_heads, self.num_key_value_heads, self.head_dim = (
             config.num_attention_heads,
             config.num_key_value_heads,
@@ -96,7 +97,9 @@ class Attention(nn.Module):  # type: ignore[misc]
         v_TKC = self.value(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
         if self.query_norm is not None and self.key_norm is not None:
             q_THC, k_TKC = self.query_norm(q_THC), self.key_norm(k_TKC)
-        y_THC = segment_attention(rotate(q_THC, *rotation), rotate(k_TKC, *rotation), v_TKC, bounds, length)
+        if self.rotates:
+            q_THC, k_TKC = rotate(q_THC, *rotation), rotate(k_TKC, *rotation)
+        y_THC = segment_attention(q_THC, k_TKC, v_TKC, bounds, length)
         return self.out(y_THC.reshape(b, length, -1))
 
 
@@ -151,12 +154,13 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 class Block(nn.Module):  # type: ignore[misc]
     """Attention or a short convolution, and feed-forward. Each has a norm before it and adds its output to the residual stream."""
 
-    def __init__(self, config: ModelConfig, recompute: Recompute, convolves: bool = False) -> None:
-        """Creates the two halves and their norms. `recompute`: see `Llama`. `convolves`: whether the first half is a short convolution."""
+    def __init__(self, config: ModelConfig, recompute: Recompute, layer: int) -> None:
+        """Creates the two halves and their norms. `recompute`: see `Llama`. `layer`: number of the block."""
         super().__init__()
+        convolves = layer in config.conv_layers
         self.recompute = recompute
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = None if convolves else Attention(config)
+        self.attention = None if convolves else Attention(config, layer not in config.rope_free_layers)
         self.convolution = ShortConvolution(config) if convolves else None
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn = FeedForward(config)
@@ -197,7 +201,7 @@ class Llama(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.config, self.recompute = config, recompute
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList([Block(config, recompute, layer in config.conv_layers) for layer in range(config.num_hidden_layers)])
+        self.blocks = nn.ModuleList([Block(config, recompute, layer) for layer in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.head = Head(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from stages.training.checkpoints import checkpoint, import_model
 from stages.training.checkpoints.convert import hugging_face_config, hugging_face_name, largest_difference
-from stages.training.checkpoints.import_model import LFM2_NEEDED, ImportedModelError, import_checkpoint, read_shape
+from stages.training.checkpoints.import_model import ALSO_NEEDED, LFM2, ImportedModelError, import_checkpoint, read_shape
 from stages.training.model.config import ModelConfig, read_model_config
 from stages.training.model.llama import build
 
@@ -43,7 +43,7 @@ def model(folder: Path, shape: ModelConfig = SHAPE, shard: str = "200KB", dtype:
     import transformers
 
     torch.manual_seed(3)
-    kind = "Lfm2ForCausalLM" if shape.conv_layers else "Qwen3ForCausalLM" if shape.qk_norm else "LlamaForCausalLM"
+    kind = shape.architecture
     made = getattr(transformers, kind)(hugging_face_config(shape, SPECIAL, "float32"))
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter)
@@ -68,6 +68,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
         {"rope_scaling": SCALING, "head_dim": 6},
         {"qk_norm": True, "head_dim": 10},
         CONVOLVED,
+        {"rope_free_layers": [1], "tie_word_embeddings": True},
     ],
     ids=str,
 )
@@ -99,10 +100,31 @@ def test_shards_are_as_large_as_allowed(tmp_path: Path, monkeypatch: pytest.Monk
 
 CONFIGS: list[tuple[dict[str, Any], str]] = [
     (
-        {"architectures": ["MistralForCausalLM"]},
-        "The architecture is MistralForCausalLM; Loam's decoder is LlamaForCausalLM or Qwen3ForCausalLM or Lfm2ForCausalLM.",
+        {"architectures": ["BloomForCausalLM"]},
+        "The architecture is BloomForCausalLM; Loam's decoder is LlamaForCausalLM or MistralForCausalLM or Qwen3ForCausalLM or SmolLM3ForCausalLM or "
+        "Lfm2ForCausalLM.",
     ),
     ({"architectures": None}, "The architecture is llama"),
+    ({"architectures": ["Gemma3ForCausalLM"]}, "The architecture is Gemma3ForCausalLM, which has norms with 1 + weight, norms after the"),
+    ({"architectures": ["Qwen3MoeForCausalLM"]}, "The architecture is Qwen3MoeForCausalLM, which has experts; Loam's"),
+    (
+        {"architectures": ["Olmo3ForCausalLM"]},
+        "The architecture is Olmo3ForCausalLM, which has norms after the halves of a block and sliding",
+    ),
+    ({"architectures": ["MistralForCausalLM"]}, "config.json has no sliding_window."),
+    (
+        {"architectures": ["MistralForCausalLM"], "sliding_window": 16},
+        "Its sliding_window is 16, below its context of 32; Loam's decoder has no",
+    ),
+    ({"architectures": ["SmolLM3ForCausalLM"]}, "config.json has no no_rope_layers."),
+    (
+        {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 1]},
+        "Its no_rope_layers are [1, 1]; there must be 0 or 1 for each of its 2",
+    ),
+    (
+        {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [0]},
+        "Its no_rope_layers are [0]; there must be 0 or 1 for each of its 2",
+    ),
     ({"hidden_size": None}, "config.json has no hidden_size"),
     ({"attention_bias": True}, "Its attention_bias is true; Loam's decoder has false."),
     ({"hidden_act": "gelu"}, 'Its hidden_act is "gelu"; Loam\'s decoder has "silu".'),
@@ -145,7 +167,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 LFM2_CONFIGS: list[tuple[dict[str, Any], str]] = [
-    *(({name: ...}, f"config.json has no {name}.") for name in LFM2_NEEDED),
+    *(({name: ...}, f"config.json has no {name}.") for name in ALSO_NEEDED[LFM2]),
     ({"block_auto_adjust_ff_dim": True}, "Its block_auto_adjust_ff_dim is true; Loam's decoder has false."),
     ({"conv_L_cache": 4}, "Its conv_L_cache is 4; Loam's decoder has 3."),
     ({"conv_bias": True}, "Its conv_bias is true; Loam's decoder has false."),

@@ -53,6 +53,8 @@ SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
         ),
         ({"conv_layers": [0, 1], "qk_norm": True}, "model.conv_layers names every block; leave attention to at least one."),
         ({"conv_layers": [0]}, "model.conv_layers needs model.qk_norm"),
+        ({"rope_free_layers": [2]}, r"model.rope_free_layers \[2\] must name different blocks in ascending order, from 0 to 1."),
+        ({"rope_free_layers": [1], "qk_norm": True}, "model.rope_free_layers does not go with model.qk_norm"),
         ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
     ],
 )

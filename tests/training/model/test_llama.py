@@ -41,6 +41,7 @@ def random_model(**change: object) -> tuple[ModelConfig, Llama]:
         {"head_dim": 6, "tie_word_embeddings": True},
         {"head_dim": 32, "qk_norm": True},
         {"conv_layers": [0], "qk_norm": True},
+        {"rope_free_layers": [0]},
         {"conv_layers": [1], "qk_norm": True, "head_dim": 32, "rope_scaling": SCALING, "tie_word_embeddings": True},
         {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8, "qk_norm": True},
         {"rope_scaling": SCALING},
@@ -55,6 +56,7 @@ def test_logits_equal_transformers(change: dict) -> None:
     theirs = hugging_face_model(config, weights, SPECIAL, "float32")
     tokens = torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1))
     expected = "Lfm2ForCausalLM" if config.conv_layers else "Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"
+    expected = "SmolLM3ForCausalLM" if config.rope_free_layers else expected
     assert type(theirs).__name__ == expected
     for context in (64, 1000):
         difference, largest = largest_difference(ours, theirs, tokens, context)
