@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from flows.cli import completers
 from flows.cli.options import ANY_NAME, COMMON, ArtifactName, Command, Common, Settings, whole
-from flows.cli.printing import answer, print_table, say, with_settings, written
+from flows.cli.printing import Row, answer, print_table, say, with_settings, written
 from stages.record.contract.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def compare(
         print_overview(comparing.overview(home, names), names)
 
 
-def _by_run(row: NodeDifference) -> dict[str, object]:
+def _by_run(row: NodeDifference) -> Row:
     """Returns a row of --details with a column per run."""
     from stages.questions.compared_scores import LETTERS
 

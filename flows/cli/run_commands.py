@@ -190,7 +190,7 @@ def derived_rows(recipe: CheckedRecipe) -> list[dict[str, str]]:
     return rows
 
 
-def with_estimates(rows: Sequence[Mapping[str, object]], estimates: Sequence[Estimate]) -> list[dict[str, object]]:
+def with_estimates(rows: Sequence[Row], estimates: Sequence[Estimate]) -> list[Row]:
     """Returns the rows of a plan with the columns "time", "disk" and "memory" after "state"; the rows as they are without an estimate."""
     found = {estimate.node: estimate for estimate in estimates if estimate.like}
     if not found:
