@@ -87,10 +87,9 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     others = [record for record in records if record["split"] != "train" or record["doc_id"] not in quotes]
     chosen = pairs.choose(others, config.max_pairs)
     encoded = pairs.encode_pairs(chosen, render, shape.max_position_embeddings)
-    if refused := pairs.refusals("pairs", encoded):
-        ctx.log(refused)
-    if advice := pairs.context_advice("pairs", encoded, shape.max_position_embeddings):
-        ctx.log(advice)
+    for said in (pairs.refusals("pairs", encoded), pairs.context_advice("pairs", encoded, shape.max_position_embeddings)):
+        if said:
+            ctx.log(said)
     if not encoded.records:
         raise StageError(
             f"None of {len(others)} preference pairs fits the context of {shape.max_position_embeddings} tokens (prompt and answer together)"
@@ -114,11 +113,7 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
         rows=len(rows),
         tokens=int(found[:, 2:].sum()),
         record_counts=_record_counts(records, others, chosen, encoded),
-        summary={
-            "pairs": len(rows),
-            "logprob_accuracy": higher / len(rows),
-            "left_out": len(records) - len(others) + len(encoded.dropped),
-        },
+        summary={"pairs": len(rows), "logprob_accuracy": higher / len(rows), "left_out": len(records) - len(others) + len(encoded.dropped)},
         identity=("logprobs.parquet",),
     )
 
