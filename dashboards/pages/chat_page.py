@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dashboards.documents import artifacts_of
 from dashboards.page import DashboardPage, PageVisit, choice, in_thread, named, shown_problem, tag
 from dashboards.pages.trace_page import draw_spans
-from stages.questions.talk.exported_model import ExportedModel, find_model, refuse_replaced_template
+from stages.questions.talk.exported_model import ExportedModel, find_model
 from stages.questions.talk.model_process import Asked, ModelProcess, Written
 from stages.questions.talk.sampling import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, LARGEST_SEED, MOST_TEMPERATURE, Sampling
 from stages.questions.tracing.trace_start import start
@@ -82,7 +82,6 @@ async def show(visit: PageVisit) -> None:
         visit.refuse("This run has exported no model yet.")
     model = visit.asked("model") if visit.asked("model") in listed else next(iter(listed))
     found = await in_thread(find_model, visit.home, listed[model], models_of(visit))
-    await in_thread(refuse_replaced_template, visit.home, found)
     talk = Talk(found, ModelProcess(visit.home, listed[model], models_of(visit)))
     ui.context.client.on_delete(talk.process.end)
     given = sampling_of(visit)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from math import log10
 from pathlib import Path
 
-from dashboards.charts import ChartOptions, bar_options, draw, line_options, redraw
+from dashboards.charts import draw, redraw
 from dashboards.documents import artifacts_of
 from dashboards.page import DashboardPage, PageVisit, Shown, cards, grid, in_thread, later, named, tag
-from dashboards.style import PALETTE
+from stages.evaluation.charts.options import PALETTE, ChartOptions, bar_options, line_options
 from stages.questions.calculator.training_cost import parameters
 from stages.questions.learning.shown_step import ShownStep, StepRequest, shown_step
 from stages.questions.learning.update_rules import RULES, AdamSettings, LossSlice, Point, path, softmax

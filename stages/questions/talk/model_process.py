@@ -157,11 +157,10 @@ def main(home: Path, name: str, models: Mapping[str, str]) -> None:
     asked, stopping = Queue[Request](), Event()
     Thread(target=_read, args=(asked, stopping), daemon=True).start()
     try:
-        from stages.questions.talk.exported_model import find_model, refuse_replaced_template
+        from stages.questions.talk.exported_model import find_model
         from stages.questions.talk.written_answer import load
 
         found = find_model(home, name, models)
-        refuse_replaced_template(home, found)
         loaded = load(found)
     except LoamError as error:
         send({"error": str(error)})
