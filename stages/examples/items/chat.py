@@ -18,7 +18,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stages.examples.items.chat_template import ChatTemplate, RefusedChatError, Span
+from stages.examples.items.chat_template import ChatTemplate, Message, RefusedChatError, Span
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -152,7 +152,7 @@ TEMPLATE = template()
 
 
 def render(
-    messages: Sequence[Mapping[str, Any]], form: ChatFormat, last_only: bool = False, tools: Sequence[JsonValue] | None = None
+    messages: Sequence[Message], form: ChatFormat, last_only: bool = False, tools: Sequence[JsonValue] | None = None
 ) -> tuple[list[int], list[int]]:
     """Returns a conversation as (ids, loss_mask), both of the same length. A mask of 1 trains the prediction of this token.
 
@@ -174,12 +174,12 @@ def render(
     return ids, mask
 
 
-def render_prompt(messages: Sequence[Mapping[str, Any]], form: ChatFormat, tools: Sequence[JsonValue] | None = None) -> list[int]:
+def render_prompt(messages: Sequence[Message], form: ChatFormat, tools: Sequence[JsonValue] | None = None) -> list[int]:
     """Returns the ids of a conversation followed by the opening of the assistant's turn, ready for an answer. The rest: as `render`."""
     return _encoded(_template(form).text(_marked(messages, form), _marked(tools, form), prompt=True), form)[0]
 
 
-def render_answer(messages: Sequence[Mapping[str, Any]], answer: str, form: ChatFormat) -> tuple[list[int], list[int]]:
+def render_answer(messages: Sequence[Message], answer: str, form: ChatFormat) -> tuple[list[int], list[int]]:
     """Returns (ids before the words of an answer of the assistant, ids of its words), without blanks around them. What ends the turn is left out.
 
     Raises:

@@ -34,7 +34,8 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
-Message = Mapping[str, Any]
+Message = Mapping[str, "JsonValue"]
+Variables = dict[str, "JsonValue"]
 Span = tuple[int, int]
 
 
@@ -67,7 +68,7 @@ class ChatTemplate:
     source: str
     variables: Mapping[str, str]
     special: tuple[str, ...]
-    render: Callable[[dict[str, Any]], tuple[str, list[Span]]]
+    render: Callable[[Variables], tuple[str, list[Span]]]
     generation: bool
     training: ChatTemplate | None = None
     in_parts: bool = False
@@ -129,7 +130,7 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         given = [_as_template_reads(message, self.in_parts) for message in messages]
-        values = {**self.variables, "messages": given, "tools": tools, "documents": None, "add_generation_prompt": prompt}
+        values: Any = {**self.variables, "messages": given, "tools": tools, "documents": None, "add_generation_prompt": prompt}
         try:
             return self.render(values)
         except MemoryError:
@@ -204,9 +205,9 @@ def _common(one: str, other: str) -> int:
     return len(one) if other.startswith(one) else len(os.path.commonprefix([one, other]))
 
 
-def _as_template_reads(message: Message, in_parts: bool) -> dict[str, Any]:
+def _as_template_reads(message: Message, in_parts: bool) -> Variables:
     """Returns a message as transformers gives it to a template: without empty fields, the reasoning under both of its names."""
-    found = {name: value for name, value in message.items() if value is not None}
+    found: Variables = {name: value for name, value in message.items() if value is not None}
     if (reasoning := next((found[name] for name in REASONING if name in found), None)) is not None:
         found = {"thinking": reasoning, **found, "reasoning_content": reasoning}
     if in_parts and isinstance(found.get("content"), str):
@@ -237,7 +238,7 @@ def compile_template(source: str, variables: Mapping[str, str], special: Sequenc
     generation = GENERATION.search(source) is not None
     tracker = _tracker(environment)
 
-    def render(values: dict[str, Any]) -> tuple[str, list[Span]]:
+    def render(values: Variables) -> tuple[str, list[Span]]:
         if not generation:
             return compiled.render(values), []
         blocks: list[str] = []

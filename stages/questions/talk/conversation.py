@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stages.examples.items.chat import ChatFormat, prompt_ids, render_prompt
-from stages.examples.items.chat_template import RefusedChatError
+from stages.examples.items.chat_template import Message, RefusedChatError
 from stages.questions.talk.sampling import Sampling
 from stages.questions.talk.written_answer import LoadedModel, WrittenAnswer
 from stages.record.contract.errors import RecipeError
@@ -83,7 +82,7 @@ class Conversation:
         self.asked = self.answered = ""
 
 
-def prompt_of(messages: Sequence[Mapping[str, Any]], form: ChatFormat) -> list[int]:
+def prompt_of(messages: Sequence[Message], form: ChatFormat) -> list[int]:
     """Returns the ids of a chat that waits for an answer.
 
     Raises:
