@@ -87,16 +87,14 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     others = [record for record in records if record["split"] != "train" or record["doc_id"] not in quotes]
     chosen = pairs.choose(others, config.max_pairs)
     encoded = pairs.encode_pairs(chosen, render, shape.max_position_embeddings)
-    for said in (pairs.refusals("pairs", encoded), pairs.context_advice("pairs", encoded, shape.max_position_embeddings)):
-        if said:
-            ctx.log(said)
+    for told in filter(None, (pairs.refusals("pairs", encoded), pairs.context_advice("pairs", encoded, shape.max_position_embeddings))):
+        ctx.log(told)
     if not encoded.records:
         raise StageError(
             f"None of {len(others)} preference pairs fits the context of {shape.max_position_embeddings} tokens (prompt and answer together)"
-            + (f" and the chat template: {encoded.refused[0]}" if encoded.refused else "")
             + (f"; {len(records) - len(others)} more quote a held-out document." if quotes else "."),
             where=f"node {ctx.node}",
-            do="Use shorter pairs, or a model with a longer context.",
+            do=f"Use shorter pairs, or a model with a longer context.{f' One pair: {encoded.refused[0]}.' if encoded.refused else ''}",
         )
     job = RankJob(
         model=shape, settings=config, machine=training.machine(ctx), seed=ctx.seed, scratch=str(ctx.scratch), out=str(out),

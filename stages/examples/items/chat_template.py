@@ -34,8 +34,8 @@ REASONING = ("reasoning_content", "thinking", "reasoning")
 
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
-Message = Mapping[str, Any]
-Variables = dict[str, Any]
+Message = Mapping[str, "JsonValue"]
+Variables = dict[str, "JsonValue"]
 """Name -> value that a template reads."""
 Span = tuple[int, int]
 
@@ -131,7 +131,7 @@ class ChatTemplate:
         from jinja2 import TemplateError
 
         given = [_as_template_reads(message, self.in_parts) for message in messages]
-        values = {**self.variables, "messages": given, "tools": tools, "documents": None, "add_generation_prompt": prompt}
+        values: Any = {**self.variables, "messages": given, "tools": tools, "documents": None, "add_generation_prompt": prompt}
         try:
             return self.render(values)
         except MemoryError:
@@ -208,7 +208,7 @@ def _common(one: str, other: str) -> int:
 
 def _as_template_reads(message: Message, in_parts: bool) -> Variables:
     """Returns a message as transformers gives it to a template: without empty fields, the reasoning under both of its names."""
-    found = {name: value for name, value in message.items() if value is not None}
+    found: Variables = {name: value for name, value in message.items() if value is not None}
     if (reasoning := next((found[name] for name in REASONING if name in found), None)) is not None:
         found = {"thinking": reasoning, **found, "reasoning_content": reasoning}
     if in_parts and isinstance(found.get("content"), str):

@@ -68,6 +68,9 @@ MAX_DEPTH = 4096
 MAX_CONFIG_BYTES = 16 << 20
 
 
+Config = Mapping[str, Any]
+
+
 class TensorSlice(Protocol):
     """A tensor in an open safetensors file. Indexing it reads only those elements."""
 
@@ -163,12 +166,7 @@ def read_shape(path: Path) -> ModelConfig:
     for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), (epsilon, config.get(epsilon, 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
             raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
-    tied = config.get("tie_word_embeddings", False)
-    if not isinstance(tied, bool):
-        raise ImportedModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
-    for name, allowed in MUST_BE.items():
-        if name in config and config[name] not in allowed:
-            raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
+    tied = _tied(config)
     layers: Any = config.get("layer_types")
     known = LAYER_TYPES[lfm2]
     if (lfm2 or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
@@ -181,18 +179,7 @@ def read_shape(path: Path) -> ModelConfig:
         )
     if lfm2 and len(convolved) == named:
         raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
-    window = config.get("sliding_window")
-    if architecture == MISTRAL and window is not None and not (type(window) is int and window >= config["max_position_embeddings"]):
-        raise ImportedModelError(
-            f"Its sliding_window is {_shown(window)}, below its context of {config['max_position_embeddings']:,}; Loam's decoder has no sliding window."
-        )
-    rotated: Any = config.get("no_rope_layers") if architecture == SMOLLM3 else []
-    if architecture == SMOLLM3 and not (
-        isinstance(rotated, list) and len(rotated) == config["num_hidden_layers"] and 0 in rotated and all(one in (0, 1) for one in rotated)
-    ):
-        raise ImportedModelError(
-            f"Its no_rope_layers are {_shown(rotated, json.dumps)}; there must be 0 or 1 for each of its {config['num_hidden_layers']} layers, and one 0."
-        )
+    rotated = _rotated_layers(config, architecture)
     qk_norm = ARCHITECTURES[architecture]
     try:
         return ModelConfig.model_validate({
@@ -206,7 +193,44 @@ def read_shape(path: Path) -> ModelConfig:
         raise ImportedModelError(_fault(error)) from None
 
 
-def _rope(config: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
+def _tied(config: Config) -> bool:
+    """Returns whether the embeddings are tied, after the check of settings that have one value only.
+
+    Raises:
+        ImportedModelError: A setting has another value.
+    """
+    tied = config.get("tie_word_embeddings", False)
+    if not isinstance(tied, bool):
+        raise ImportedModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
+    for name, allowed in MUST_BE.items():
+        if name in config and config[name] not in allowed:
+            raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
+    return tied
+
+
+def _rotated_layers(config: Config, architecture: str) -> Sequence[int]:
+    """Returns 0 for each layer without RoPE and 1 for each other one; nothing if all have it.
+
+    Raises:
+        ImportedModelError: A Mistral has a sliding window, or the layers of a SmolLM3 are not named.
+    """
+    window = config.get("sliding_window")
+    if architecture == MISTRAL and window is not None and not (type(window) is int and window >= config["max_position_embeddings"]):
+        raise ImportedModelError(
+            f"Its sliding_window is {_shown(window)}, below its context of {config['max_position_embeddings']:,}; Loam's decoder has no sliding window."
+        )
+    if architecture != SMOLLM3:
+        return ()
+    rotated: Any = config["no_rope_layers"]
+    depth = config["num_hidden_layers"]
+    if not isinstance(rotated, list) or len(rotated) != depth or 0 not in rotated or any(one not in (0, 1) for one in rotated):
+        raise ImportedModelError(
+            f"Its no_rope_layers are {_shown(rotated, json.dumps)}; there must be 0 or 1 for each of its {depth} layers, and one 0."
+        )
+    return [int(one) for one in rotated]
+
+
+def _rope(config: Config) -> tuple[Any, dict[str, Any] | None]:
     """Returns (rope_theta; None if it is not given, the fields of RopeScaling; None without scaling). Their values are not checked yet.
 
     transformers 5 writes rope_parameters with rope_theta in it; transformers 4 writes rope_theta and, for a scaled model, rope_scaling.
@@ -247,7 +271,7 @@ def _fault(error: ValidationError) -> str:
     return f"Its {'.'.join(map(str, first['loc']))} is {_shown(first['input'])}. {message}."
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _config(path: Path) -> Config:
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ImportedModelError(f"config.json has {path.stat().st_size:,} bytes.")
