@@ -177,7 +177,7 @@ def test_the_plan_of_a_fresh_home_names_every_node(tmp_path: Path) -> None:
     plan = answered(done.stdout, "plan")
     states = {s["node"]: s["state"] for s in plan["steps"]}
     assert states["crawl"] == "missing" and states["report"] == "waiting" and list(states) == nodes_of("tiny")
-    assert "parameters" in plan["size"] and plan["missing"] == [] and list(plan["off"]) == ["train_quality", "text_index"]
+    assert "parameters" in plan["size"] and plan["missing"] == [] and list(plan["off"]) == ["train_quality"]
 
 
 def test_the_full_recipe_plans_and_says_what_it_lacks(tmp_path: Path) -> None:
