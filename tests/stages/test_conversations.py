@@ -193,7 +193,7 @@ def test_records_that_mean_more_than_is_carried_are_dropped_counted_and_listed(t
     """Twelve records, of which five say what training does not carry, in two formats. The run's line and decisions/ name the reasons."""
     calls = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
     records = [chat(f"Question {i}?", f"Answer number {i}.", weight=1, tools=[]) for i in range(8)]
-    records[2]["messages"][1]["weight"] = 0
+    records[2]["messages"][1]["weight"] = 0.5
     records[3]["messages"][1] = {"role": "assistant", "content": None} | calls
     records[5]["tools"] = [{"type": "function"}]
     judged = [{"prompt": f"Why {n}?", "completion": f"Because of {n}.", "accepted": bool(n % 2)} for n in range(4)]

@@ -34,7 +34,7 @@ class PromptCompletionFormat(DialogueFormat[Messages]):
         """Returns the chat of a record; see DialogueFormat.value."""
         prompt, completion = read_prompt(record["prompt"], "prompt"), record["completion"]
         if isinstance(completion, list) and not is_text(completion):
-            answer = checked_conversation(read_turns(completion, "completion"))
+            answer = checked_conversation(read_turns(completion, "completion", weighed=True))
         else:
             answer = [{"role": "assistant", "content": read_text(completion, "completion")}]
         return with_system(record, [*prompt, *answer])

@@ -33,4 +33,4 @@ class ShareGptFormat(DialogueFormat[Messages]):
         turns = record[field]
         first = turns[0] if isinstance(turns, list) and turns else None
         named = ("role", "content") if isinstance(first, dict) and "role" in first else ("from", "value")
-        return with_system(record, checked_conversation(read_turns(turns, field, *named, roles=SPEAKERS)))
+        return with_system(record, checked_conversation(read_turns(turns, field, *named, roles=SPEAKERS, weighed=True)))

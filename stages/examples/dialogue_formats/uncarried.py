@@ -1,7 +1,8 @@
 """The fields of chats and preference pairs that change what is to be learned and that training does not carry.
 
 A record with such a field is dropped and counted by its reason: trained as if the field were not there, it would teach something else than it
-says. A tool that is called without its call is an answer out of nowhere; an answer with weight 0 or label false is one not to learn.
+says. A tool that is called without its call is an answer out of nowhere; an answer with label false is one not to learn. An answer with weight 0,
+or train: false, among others is carried: it is read and not trained.
 Guarantee: every format is judged here (file_reader for the fields of a record, read_turns for those of a turn, read_text for parts of a
 content). A field that is null, empty or has the value that training assumes (weight 1, train true) changes nothing, and the record is kept.
 Cost: some look-ups per turn.
@@ -49,7 +50,7 @@ CAUSES: Mapping[str, tuple[str, str]] = {
         "Write the reasoning into the content of the turn if the model is to write it, or remove the field.",
     ),
     UncarriedReason.LOSS_WEIGHT: (
-        "weigh or leave out turns of the loss, which is not carried yet",
+        "weigh turns of the loss otherwise than with 0 or 1, or train none of them, which is not carried",
         "Give chats all of whose answers are to be learned alike, or remove the field.",
     ),
     UncarriedReason.REJECTED_ANSWER: (
@@ -151,6 +152,10 @@ def _rules(changes: Changes, reason: UncarriedReason, *fields: str) -> dict[str,
 
 
 TRAINED = ("train", "training", "trainable", "is_trainable", "trained", "loss", "loss_mask", "train_mask", "compute_loss", "train_on")
+WEIGHTS = ("weight", "weights", "loss_weight", "loss_weights", "loss_scale", "sample_weight")
+MASKS = ("mask", "masked", "is_masked", "ignore", "ignore_loss", "no_loss")
+SWITCHES = (*TRAINED, *WEIGHTS, *MASKS)
+"""Fields of a turn that say whether it is trained."""
 VERDICTS = (
     "label", "kto_tag", "desirable", "is_desirable", "accepted", "is_accepted", "chosen", "preferred", "is_safe", "correct", "is_correct",
 )  # fmt: skip
@@ -165,10 +170,9 @@ ANYWHERE: Mapping[str, tuple[Changes, UncarriedReason]] = {
         "reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "thought", "thoughts", "chain_of_thought", "cot",
         "rationale",
     ),
-    **_rules(_weighs, UncarriedReason.LOSS_WEIGHT, *TRAINED, "weight", "weights", "loss_weight", "loss_weights", "loss_scale", "sample_weight"),
+    **_rules(_weighs, UncarriedReason.LOSS_WEIGHT, *TRAINED, *WEIGHTS),
     **_rules(
-        _hides, UncarriedReason.LOSS_WEIGHT,
-        "mask", "masked", "is_masked", "ignore", "ignore_loss", "no_loss", "train_detail", "training_detail",
+        _hides, UncarriedReason.LOSS_WEIGHT, *MASKS, "train_detail", "training_detail",
     ),
     **_rules(_rejects, UncarriedReason.REJECTED_ANSWER, *VERDICTS),
     **_rules(_judges, UncarriedReason.REJECTED_ANSWER, "label", "kto_tag"),
@@ -250,7 +254,12 @@ def _above(path: str) -> list[str]:
     return [".".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
-def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonValue, known: str) -> None:
+def leaves_out(answer: Mapping[str, JsonValue]) -> bool:
+    """Returns whether an answer is read and not trained."""
+    return any(name in answer and _leaves_out(name, answer[name]) for name in SWITCHES)
+
+
+def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonValue, known: str, untrained: bool) -> None:
     """Refuses a turn that is not carried.
 
     Args:
@@ -258,6 +267,7 @@ def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonV
         where: Its place, such as "messages[1]".
         role: Its role as the record has it.
         known: Its role among ROLES; "" for another.
+        untrained: Whether it is an answer that is read and not trained.
 
     Raises:
         UncarriedError: Another role, or a field of the turn, is not carried.
@@ -265,7 +275,7 @@ def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonV
     if not known and isinstance(role, str) and (reason := FOREIGN_ROLES.get(_word(role))):
         raise UncarriedError(reason, f"{where} ({role})")
     for name, value in turn.items():
-        if name not in IN_TURNS:
+        if name not in IN_TURNS or untrained and name in SWITCHES and (_leaves_out(name, value) or not IN_TURNS[name][0](value)):
             continue
         changes, reason = IN_TURNS[name]
         if known in ("system", "user") and reason == UncarriedReason.LOSS_WEIGHT:
@@ -277,6 +287,12 @@ def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonV
     speaker = turn.get("name")
     if says_something(speaker) and not (isinstance(speaker, str) and _word(speaker) in (known, _word(str(role)))):
         raise UncarriedError(UncarriedReason.SPEAKER, f"{where}.name")
+
+
+def _leaves_out(name: str, value: JsonValue) -> bool:
+    """Returns whether a switch of the loss leaves out the whole turn."""
+    no, yes = (TRUE, FALSE) if name in MASKS else (FALSE, TRUE)
+    return isinstance(value, str | int | float) and _word(str(value)) in no and _word(str(value)) not in yes
 
 
 def parts_of(value: JsonValue) -> list[dict[str, JsonValue]]:

@@ -34,6 +34,8 @@ SPECIAL_TOKENS = (BOS, EOS, START_HEADER, END_HEADER, END_OF_TURN, PAD)
 """In the order of their ids, which follow the ids of the ordinary vocabulary."""
 
 ROLES = ("system", "user", "assistant")
+WEIGHT, NOT_TRAINED = "weight", "0"
+"""Field of a message of the assistant, and its value, where the turn is read and not trained."""
 
 
 @dataclass(frozen=True)
@@ -157,21 +159,35 @@ def render(
     """Returns a conversation as (ids, loss_mask), both of the same length. A mask of 1 trains the prediction of this token.
 
     Args:
-        messages: Messages with "role" and "content", and what else the template reads.
+        messages: Messages with "role" and "content", and what else the template reads. It does not read WEIGHT.
         form: The tokenizer's format.
         last_only: Whether only the last message is trained, if it is an assistant message (the completion of a preference pair). Otherwise
-            all assistant messages are trained, each with what ends a turn.
+            all assistant messages are trained, each with what ends a turn, but for those whose WEIGHT is NOT_TRAINED.
         tools: Definitions of tools, as JSON schemas.
 
     A chat that the template refuses, or in which what is trained cannot be told, is a RefusedChatError.
     """
-    marked, tools = _marked(messages, form), _marked(tools, form)
-    chat = _template(form).chat(marked, tools, last_only)
-    ids, trained = _encoded(chat.text, form, chat.trained)
+    said = [{name: value for name, value in message.items() if name != WEIGHT} for message in messages]
+    chat = _template(form).chat(_marked(said, form), _marked(tools, form), last_only)
+    ids, trained = _encoded(chat.text, form, chat.trained if last_only else _weighed(messages, chat.trained))
     mask = [0] * len(ids)
     for first, last in trained:
         mask[first:last] = [1] * (last - first)
     return ids, mask
+
+
+def _weighed(messages: Sequence[Message], trained: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Returns the spans of the assistant's turns without those of weight NOT_TRAINED.
+
+    Raises:
+        RefusedChatError: There are such turns, and not one span for each turn.
+    """
+    weights = [message.get(WEIGHT) for message in messages if message["role"] == "assistant"]
+    if NOT_TRAINED not in weights:
+        return trained
+    if len(trained) != len(weights):
+        raise RefusedChatError("some turns have weight 0, and its chat template does not show one place for each turn")
+    return tuple(span for span, weight in zip(trained, weights, strict=True) if weight != NOT_TRAINED)
 
 
 def render_prompt(messages: Sequence[Message], form: ChatFormat, tools: Sequence[JsonValue] | None = None) -> list[int]:

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stages.corpus.text.words import normalise_words
-from stages.examples.dialogue_formats.uncarried import UncarriedError, UncarriedReason, parts_of, refuse_uncarried_turn, text_of_parts
-from stages.examples.items.chat import ROLES, special_token_in
+from stages.examples.dialogue_formats.uncarried import (
+    UncarriedError,
+    UncarriedReason,
+    leaves_out,
+    parts_of,
+    refuse_uncarried_turn,
+    text_of_parts,
+)
+from stages.examples.items.chat import NOT_TRAINED, ROLES, WEIGHT, special_token_in
 from stages.examples.items.field_mapping import shown_fields
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ class Pair:
 
 def read_messages(value: JsonValue) -> Messages:
     """Returns the checked messages: a list of {"role", "content"} with at least one assistant turn. Raises BadDialogueError otherwise."""
-    return checked_conversation(read_turns(value, "messages"))
+    return checked_conversation(read_turns(value, "messages", weighed=True))
 
 
 def checked_conversation(messages: Messages) -> Messages:
@@ -141,7 +148,12 @@ def split_key(answer: str) -> str:
 
 
 def read_turns(
-    value: JsonValue, field: str, role: str = "role", content: str = "content", roles: Mapping[str, str] | None = None
+    value: JsonValue,
+    field: str,
+    role: str = "role",
+    content: str = "content",
+    roles: Mapping[str, str] | None = None,
+    weighed: bool = False,
 ) -> Messages:
     """Returns a list of messages. refuse_uncarried_turn refuses turns with fields that training does not carry.
 
@@ -151,6 +163,7 @@ def read_turns(
         role: Name of a message's field with the role.
         content: Name of a message's field with the text.
         roles: Role as the list has it -> role; None for ROLES as they are.
+        weighed: Whether an answer may be left out of the loss, if another one is trained. It then has WEIGHT.
 
     Raises:
         BadDialogueError: The value is not a list, or a message has no role, an unknown role or no content. If it is the first turn and has
@@ -160,12 +173,15 @@ def read_turns(
     known = roles or dict(zip(ROLES, ROLES, strict=True))
     if not isinstance(value, list) or not value:
         raise BadDialogueError(f"the field {field!r} is not a list of messages")
+    answers = [one for one in value if isinstance(one, Mapping) and known.get(str(one.get(role))) == "assistant"]
+    weighed = weighed and not all(map(leaves_out, answers))
     messages = []
     for number, message in enumerate(value):
         where = f"{field}[{number}]"
+        untrained = weighed and message in answers and leaves_out(message)
         if isinstance(message, Mapping):
             given = message.get(role)
-            refuse_uncarried_turn(message, where, given, known.get(given, "") if isinstance(given, str) else "")
+            refuse_uncarried_turn(message, where, given, known.get(given, "") if isinstance(given, str) else "", untrained)
         if number == 0 and isinstance(message, Mapping) and len(message) > 1:
             _refuse_other_names(message, where, role, content)
         if not isinstance(message, Mapping) or role not in message:
@@ -176,7 +192,7 @@ def read_turns(
         said = message.get(content)
         if content in message and (said is None or isinstance(said, str) and not said.strip()):
             raise UncarriedError(UncarriedReason.EMPTY_TURN, where)
-        messages.append({"role": known[given], "content": read_text(said, where)})
+        messages.append({"role": known[given], "content": read_text(said, where)} | ({WEIGHT: NOT_TRAINED} if untrained else {}))
     return messages
 
 

@@ -253,3 +253,17 @@ def test_a_judges_reason_beside_two_answers_is_no_reasoning_of_the_model() -> No
     for name, record in PAIRS.items():
         assert read(PAIR_FORMATS, record | {"rationale": "The first is kinder."}) == Pair([USER], "ho", "no"), name
     assert dropped(CHAT_FORMATS, CHATS["messages"] | {"rationale": "First, …"}) == ("reasoning", "rationale")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("weight", 0), ("weight", "0.0"), ("train", False), ("loss_mask", 0), ("masked", True), ("ignore", "true")]
+)
+def test_an_answer_that_is_left_out_beside_a_trained_one_is_read_and_not_trained(field: str, value: Any) -> None:
+    left, more = HO | {field: value}, {"role": "user", "content": "more"}
+    expected = [USER, HO | {"weight": "0"}, more, HO]
+    assert read_chat({"messages": [USER, left, more, HO]}) == expected
+    share = [{"from": "gpt" if one["role"] == "assistant" else "human", "value": one["content"], **({field: value} if one is left else {})}
+             for one in (USER, left, more, HO)]  # fmt: skip
+    assert read_chat({"conversations": share}) == expected
+    assert dropped(PAIR_FORMATS, {"chosen": [USER, left, more, HO], "rejected": [USER, left, more, NO]})[0] == "loss_weight"
+    assert dropped(CHAT_FORMATS, {"messages": [USER, left, more, HO | {"weight": 0.5}]}) == ("loss_weight", "messages[1]." + field)
