@@ -171,6 +171,9 @@ def test_a_setting_reaches_its_field_and_no_other(
     if setting in OF_PART:
         section = with_value(section, f"{setting.partition('.')[0]}.name", OF_PART[setting])
         before = job_of(chain, stage, section, tmp_path / "before")[1]
+    if setting == "model.rope_free_layers":  # not with qk_norm
+        section = with_value(section, "model.qk_norm", False)
+        before = job_of(chain, stage, section, tmp_path / "before")[1]
     job, found = job_of(chain, stage, with_value(section, setting, value), tmp_path)
     different = {name: found[name] for name in found if found[name] != before[name]}
     if setting == "max_pairs":
