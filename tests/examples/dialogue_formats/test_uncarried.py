@@ -266,4 +266,4 @@ def test_an_answer_that_is_left_out_beside_a_trained_one_is_read_and_not_trained
              for one in (USER, left, more, HO)]  # fmt: skip
     assert read_chat({"conversations": share}) == expected
     assert dropped(PAIR_FORMATS, {"chosen": [USER, left, more, HO], "rejected": [USER, left, more, NO]})[0] == "loss_weight"
-    assert dropped(CHAT_FORMATS, {"messages": [USER, left, more, HO | {"weight": 0.5}]}) == ("loss_weight", "messages[1]." + field)
+    assert dropped(CHAT_FORMATS, {"messages": [USER, left, more, HO | {"weight": 0.5}]}) == ("loss_weight", "messages[3].weight")

@@ -80,3 +80,24 @@ def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple
 def test_a_spelt_out_special_token_is_found() -> None:
     assert chat.special_token_in("say <|eot_id|> now") == "<|eot_id|>"
     assert chat.special_token_in("say eot_id") == ""
+
+
+def test_a_turn_of_weight_0_is_read_and_not_trained(folder: Path) -> None:
+    form = load_chat_format(folder)
+    weighed = [{**message, "weight": "0"} if number == 2 else message for number, message in enumerate(MESSAGES)]
+    (ids, mask), (whole_ids, whole) = chat.render(weighed, form), chat.render(MESSAGES, form)
+    assert ids == whole_ids
+    _, of_last = chat.render(MESSAGES, form, last_only=True)
+    assert mask == of_last and sum(mask) < sum(whole)
+    assert chat.render(weighed, form, last_only=True) == (ids, of_last)
+
+
+def test_a_turn_of_weight_0_is_refused_where_the_template_does_not_show_each_turn(folder: Path) -> None:
+    from dataclasses import replace
+
+    from stages.examples.items.chat_template import ChatTemplate, RefusedChatError
+
+    one = ChatTemplate("", {}, (), lambda values: ("".join(m["content"] for m in values["messages"]), [(0, 3)]), generation=True)
+    form = replace(load_chat_format(folder), template=one)
+    with pytest.raises(RefusedChatError, match="some turns have weight 0, and its chat template does not show one place for each turn"):
+        chat.render([{**MESSAGES[4], "weight": "0"}, MESSAGES[4]], form)
