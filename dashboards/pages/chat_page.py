@@ -17,7 +17,7 @@ from dashboards.documents import artifacts_of
 from dashboards.page import DashboardPage, PageVisit, choice, in_thread, named, shown_problem, tag
 from dashboards.pages.trace_page import draw_spans
 from stages.questions.talk.exported_model import ExportedModel, find_model
-from stages.questions.talk.model_process import Asked, ModelProcess, Written
+from stages.questions.talk.model_process import ModelProcess, ProcessQuestion, Written
 from stages.questions.talk.sampling import DEFAULT_TEMPERATURE, DEFAULT_TOP_P, LARGEST_SEED, MOST_TEMPERATURE, Sampling
 from stages.questions.tracing.trace_start import start
 from stages.questions.tracing.trace_text import MIN_WORDS, trace_text
@@ -187,7 +187,7 @@ async def _answered(talk: Talk, text: str, sampling: Sampling, seed: int, state:
         await talk.process.start()
         _say(state, "writing …")
         answer, drawn, ended = "", monotonic(), None
-        async for piece in talk.process.answer(Asked(text, talk.messages, sampling, seed)):
+        async for piece in talk.process.answer(ProcessQuestion(text, talk.messages, sampling, seed)):
             if isinstance(piece, Written):
                 ended = piece
             else:

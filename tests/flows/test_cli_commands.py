@@ -179,7 +179,7 @@ ON_A_GPU = {"doctor gpu"}  # tests/training/run/test_gpu_check.py
 
 
 def test_the_answer_of_every_command_is_asked_for() -> None:
-    assert set(ANSWERS) | SERVERS | WITH_PREFECT | OF_A_MODEL | OF_A_WHOLE_RECORD | ON_A_GPU == set(registered())
+    assert set(ANSWERS) | SERVERS | WITH_PREFECT | OF_A_MODEL | OF_A_SERVER | OF_A_WHOLE_RECORD | ON_A_GPU == set(registered())
 
 
 @pytest.mark.parametrize("command", ANSWERS)

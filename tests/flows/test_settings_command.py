@@ -33,7 +33,7 @@ def test_the_settings_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert section == {
         "name": "evaluate@sft",
         "alike": [],
-        "about": "benchmark items with lm-eval's metrics, bits per byte, baselines, texts to read",
+        "about": "benchmark items with lm-eval's metrics, lm-eval's own tasks, bits per byte, baselines, texts to read",
     }
     assert (chat["name"], chat["default"], chat["type"]) == ("evaluate@sft.chat", "false", "true or false") and chat["about"]
 

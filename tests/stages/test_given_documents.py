@@ -171,9 +171,9 @@ def test_files_of_documents_are_named_as_sources(tmp_path: Path) -> None:
     with pytest.raises(StageError) as caught:
         run_stage(crawl.STAGE, {"warcs": [file]}, {}, tmp_path / "home")
     assert caught.value.do == "Name files of documents and saved pages in crawl.sources, for example crawl.sources={web: [a.jsonl]}."
-    (tmp_path / "a.html").write_text("x")
+    (tmp_path / "a.pdf").write_text("x")
     with pytest.raises(StageError) as caught:
-        run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.html")]}}, {}, tmp_path / "home")
+        run_stage(crawl.STAGE, {"sources": {"web": [str(tmp_path / "a.pdf")]}}, {}, tmp_path / "home")
     assert caught.value.do.startswith(
         "Remove it from crawl.sources.web. crawl.sources takes WARC and WET files, Parquet, JSON Lines and CSV"
     )

@@ -159,7 +159,7 @@ TEMPLATES = [
     ("{{ '{:3000000000d}'.format(1) }}", "needs too much memory"),
     (
         "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x|length }}",
-        "memory",
+        "",  # memory or time, whichever is short first
     ),
     ("{{ ('a'|center(10**9*4)) }}", "memory"),
     ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
@@ -167,7 +167,7 @@ TEMPLATES = [
     ("{{ cycler.__init__.__globals__.os.system('touch /tmp/loam-owned') }}", "unsafe"),
     ("{% include '/etc/passwd' %}", "cannot be rendered"),
     ("{{ raise_exception('no') }}", "cannot be rendered"),
-    ("{{ 1/0 }}", "cannot be rendered: division by zero"),
+    ("{{ 1/0 }}", "division by zero"),
     ("{{ messages[99].content.x }}", "cannot be rendered"),
     ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", ""),
 ]

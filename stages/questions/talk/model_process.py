@@ -4,7 +4,7 @@ Guarantee: prompts, history and draws are those of `loam chat` (conversation.py,
 answers. Nobody but the process that started it reaches it: it listens nowhere. It ends when that process ends or closes the pipe.
 Cost: the start of Python with torch and transformers, some seconds, and the weights in memory.
 
-A request is one line with the fields of `Asked`. Its answer is any number of lines {"piece": text} and one with `Written`'s fields, or one
+A request is one line with the fields of `ProcessQuestion`. Its answer is any number of lines {"piece": text} and one with `Written`'s fields, or one
 {"error": text}. The line {"stop": true} ends the answer that is being written.
 """
 
@@ -34,7 +34,7 @@ LINE_BYTES = 1 << 24
 Send = Callable[[Mapping[str, JsonValue]], None]
 
 
-class Drawing(TypedDict):
+class ProcessSampling(TypedDict):
     """The fields of a Sampling."""
 
     temperature: float
@@ -42,12 +42,12 @@ class Drawing(TypedDict):
     max_tokens: int | None
 
 
-class Request(TypedDict, total=False):
-    """A line to the process: the fields of `Asked`, or stop."""
+class ProcessLine(TypedDict, total=False):
+    """A line to the process: the fields of `ProcessQuestion`, or stop."""
 
     text: str
     messages: list[dict[str, str]]
-    sampling: Drawing
+    sampling: ProcessSampling
     seed: int
     stop: bool
 
@@ -64,7 +64,7 @@ class Line(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProcessQuestion:
     """What is asked of a model.
 
     Attributes:
@@ -106,7 +106,7 @@ class ModelProcess:
         self._process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=LINE_BYTES)
         await self._line()
 
-    async def answer(self, asked: Asked) -> AsyncIterator[str | Written]:
+    async def answer(self, asked: ProcessQuestion) -> AsyncIterator[str | Written]:
         """Yields the text of an answer in pieces, and then how it ended. A text that cannot be a prompt is a StageError, as is a process that ended."""
         await self.start()
         self._tell(asdict(asked))
@@ -154,7 +154,7 @@ def main(home: Path, name: str, models: Mapping[str, str]) -> None:
     def send(value: Mapping[str, JsonValue]) -> None:
         print(json.dumps(value), file=out, flush=True)
 
-    asked, stopping = Queue[Request](), Event()
+    asked, stopping = Queue[ProcessLine](), Event()
     Thread(target=_read, args=(asked, stopping), daemon=True).start()
     try:
         from stages.questions.talk.exported_model import find_model
@@ -175,7 +175,7 @@ def main(home: Path, name: str, models: Mapping[str, str]) -> None:
             send({"error": str(error)})
 
 
-def _answer(loaded: LoadedModel, request: Request, stopping: Event, send: Send) -> None:
+def _answer(loaded: LoadedModel, request: ProcessLine, stopping: Event, send: Send) -> None:
     from stages.questions.talk.conversation import Conversation
 
     talk = Conversation(loaded, messages=list(request["messages"]))
@@ -187,7 +187,7 @@ def _answer(loaded: LoadedModel, request: Request, stopping: Event, send: Send) 
     send(asdict(Written(answer.tokens, answer.ended, left_out)))
 
 
-def _read(asked: Queue[Request], stopping: Event) -> None:
+def _read(asked: Queue[ProcessLine], stopping: Event) -> None:
     """Reads the lines of standard input. When they end, nobody waits for an answer."""
     for line in sys.stdin:
         request = json.loads(line)

@@ -11,7 +11,7 @@ import pytest
 from flows.pipeline import models
 from stages.questions.talk.conversation import Conversation
 from stages.questions.talk.exported_model import find_model
-from stages.questions.talk.model_process import Asked, ModelProcess, Written
+from stages.questions.talk.model_process import ModelProcess, ProcessQuestion, Written
 from stages.questions.talk.sampling import Sampling
 from stages.questions.talk.written_answer import load
 from stages.record.contract.errors import StageError
@@ -32,7 +32,7 @@ async def answered(
     process: ModelProcess, text: str, messages: Sequence[Mapping[str, str]] = (), sampling: Sampling = WARM, stop: bool = False
 ) -> tuple[str, Written]:
     written, end = "", None
-    async for piece in process.answer(Asked(text, messages, sampling, 5)):
+    async for piece in process.answer(ProcessQuestion(text, messages, sampling, 5)):
         if isinstance(piece, Written):
             end = piece
         else:

@@ -58,7 +58,7 @@ ELSEWHERE = {
     **dict.fromkeys(("settings.guard.rewind_steps", "settings.guard.max_rewinds"), "test_rewinds"),
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "settings.seed": "the job has a seed of its own", "model.depth": "derived before a job is made, test_depth",
-    "settings.budget.partial": "the stage refuses, test_early_end",
+    "settings.budget.partial": "the stage refuses, test_early_end", "model.rope_free_layers": "not with the qk_norm of the job; test_import_families",
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
