@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dashboards.page import tag
 
-BOX_W, BOX_H, GAP_X, GAP_Y, LANE_H = 144, 50, 33, 26, 22
+BOX_W, BOX_H, GAP_X, GAP_Y, LANE_H = 140, 50, 33, 26, 22
 """Sizes of a box, of the space between two, and of the name of a lane, in pixels."""
 LEFT, TOP = 28, 44
 """Space before the first column and above the first row, in which arrows run, too."""
