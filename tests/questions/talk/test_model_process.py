@@ -59,8 +59,6 @@ def test_it_writes_what_a_chat_writes_and_names_what_cannot_be_a_prompt(home: Pa
         process = ModelProcess(home, "dpo", models())
         found = [await answered(process, "The sum", HISTORY)]
         first = process._process
-        with pytest.raises(StageError, match="spells out"):
-            await answered(process, "x<|eot_id|>")
         with pytest.raises(StageError, match="Give a shorter text"):
             await answered(process, "word " * 400)
         found += [await answered(process, "The sum", HISTORY), await answered(process, "The sum")]
