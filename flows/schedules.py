@@ -27,7 +27,6 @@ from stages.record.contract.errors import RecipeError
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-FLOW = "pretrain"
 SUFFIX = "-schedule"
 """The end of the name of a deployment of this file; those of prefect.yaml have other names."""
 SHOWN = 3  # times that are shown

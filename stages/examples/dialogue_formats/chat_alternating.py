@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
-from stages.examples.items.dialogue import Messages, checked_conversation, read_turns
+from stages.examples.items.dialogue import Messages, are_texts, checked_conversation, read_turns
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -22,8 +22,7 @@ class AlternatingFormat(DialogueFormat[Messages]):
 
     def recognises(self, record: Mapping[str, JsonValue]) -> bool:
         """Returns whether the field is a list of texts."""
-        turns = record.get(self.fields[0])
-        return isinstance(turns, list) and bool(turns) and all(isinstance(turn, str) for turn in turns)
+        return are_texts(record.get(self.fields[0]))
 
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
-from stages.examples.items.dialogue import Messages, checked_conversation, read_turns
+from stages.examples.items.dialogue import Messages, are_texts, checked_conversation, read_turns
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -24,8 +24,7 @@ class ShareGptFormat(DialogueFormat[Messages]):
 
     def recognises(self, record: Mapping[str, JsonValue]) -> bool:
         """Returns whether the record has the field, and its turns are not texts alone."""
-        turns = record.get(self.fields[0])
-        return super().recognises(record) and not (isinstance(turns, list) and bool(turns) and all(isinstance(turn, str) for turn in turns))
+        return super().recognises(record) and not are_texts(record[self.fields[0]])
 
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""

@@ -291,8 +291,7 @@ def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonV
 
 def _leaves_out(name: str, value: JsonValue) -> bool:
     """Returns whether a switch of the loss leaves out the whole turn."""
-    no, yes = (TRUE, FALSE) if name in MASKS else (FALSE, TRUE)
-    return isinstance(value, str | int | float) and _word(str(value)) in no and _word(str(value)) not in yes
+    return isinstance(value, str | int | float) and _word(str(value)) in (TRUE if name in MASKS else FALSE)
 
 
 def parts_of(value: JsonValue) -> list[dict[str, JsonValue]]:

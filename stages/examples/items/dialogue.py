@@ -173,12 +173,12 @@ def read_turns(
     known = roles or dict(zip(ROLES, ROLES, strict=True))
     if not isinstance(value, list) or not value:
         raise BadDialogueError(f"the field {field!r} is not a list of messages")
-    answers = [one for one in value if isinstance(one, Mapping) and known.get(str(one.get(role))) == "assistant"]
-    weighed = weighed and not all(map(leaves_out, answers))
+    left_out = [leaves_out(one) if isinstance(one, Mapping) and known.get(str(one.get(role))) == "assistant" else None for one in value]
+    weighed = weighed and False in left_out
     messages = []
     for number, message in enumerate(value):
         where = f"{field}[{number}]"
-        untrained = weighed and message in answers and leaves_out(message)
+        untrained = weighed and left_out[number] is True
         if isinstance(message, Mapping):
             given = message.get(role)
             refuse_uncarried_turn(message, where, given, known.get(given, "") if isinstance(given, str) else "", untrained)
@@ -218,6 +218,11 @@ def is_text(value: JsonValue) -> bool:
     """Returns whether a value is a text, or the list of its parts, and not a list of messages."""
     parts = parts_of(value)
     return isinstance(value, str) or (bool(parts) and all("type" in part and "role" not in part for part in parts))
+
+
+def are_texts(value: JsonValue) -> bool:
+    """Returns whether a value is a list of nothing but texts."""
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
 def _answer(value: JsonValue, field: str) -> str:
