@@ -116,7 +116,7 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     from stages.training.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
-    ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
+    ranks, gpus = recipe.runtime.ranks, recipe.runtime.gpus
     rows = []
     mix, mixed = recipe.sections.get("mix"), built_mixture(plan)
     before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
@@ -147,7 +147,7 @@ def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: Model
     from stages.training.model import training_memory
 
     load = training_memory.TrainingLoad(
-        runtime.gpus or runtime.cpu_ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
+        runtime.ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
         runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
         settings.checkpoint_every_steps != 0, runtime.compile is not False and settings.precision != "fp32",
     )  # fmt: skip

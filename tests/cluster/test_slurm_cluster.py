@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,23 +13,10 @@ import psutil
 import pytest
 
 from tests.cluster.corpus import built, said, started, workers
-from tests.cluster.slurm_servers import Cluster, missing
+from tests.cluster.slurm_servers import Cluster
 from tests.conftest import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    assert not (why := missing()), f"no Slurm can be started here: {why}"
-    servers = Cluster(tmp_path_factory.mktemp("slurm") / "c")
-    try:
-        servers.start()
-        yield servers
-    finally:
-        servers.stop_all()
-        for process in workers(tmp_path_factory.getbasetemp()):
-            process.kill()
 
 
 def on_slurm(recipe: tuple[str, ...], home: Path, cluster: Cluster) -> subprocess.Popen[bytes]:

@@ -134,7 +134,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     yaml = read_yaml_tasks(benchmarks) if benchmarks else None
     in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks]
     folder = inputs["model"].path
-    model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
+    model = load_model(folder, "cuda" if ctx.runtime.gpus_here else "cpu")
     max_length = _max_length(model, inputs)
     tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
     kept = KeptAnswers(ctx.scratch / "answers.jsonl")
