@@ -128,7 +128,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     if checked.runtime.launcher == "slurm":
         from stages.record.engines.slurm import refuse_unfit_slurm
 
-        refuse_unfit_slurm(checked.runtime.slurm_training, "slurm_training")
+        refuse_unfit_slurm(checked.runtime.slurm_training, checked.runtime.nodes)
     if checked.runtime.launcher == "hosts":
         from stages.training.launch.host_agents import refuse_unfit_hosts
 

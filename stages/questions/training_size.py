@@ -59,9 +59,21 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         from stages.record.engines.ray import request_text as ray_text
 
         rows.append(("shards on Ray", ray_text(recipe.runtime.ray, recipe.runtime.workers)))
+    if recipe.runtime.launcher != "local" and any(_is_trained(node, recipe, plan.off) for node in ("pretrain", "sft", "dpo")):
+        rows.append(("trainings run on", _machines(recipe.runtime)))
     rows += _measured(built)
     rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
     return rows
+
+
+def _machines(runtime: Runtime) -> str:
+    """Returns the machines of a training, for a plan."""
+    each = f"{runtime.gpus} GPUs" if runtime.gpus else f"{runtime.cpu_ranks} processes"
+    if runtime.launcher == "hosts":
+        return f"{', '.join(runtime.hosts.names)}, with {each} each"
+    asked = runtime.slurm_training
+    limit = f"{asked.time_min:,} min" if asked.time_min else "default time"
+    return f"{runtime.nodes:,} nodes of Slurm with {each} each: partition {asked.partition or '(default)'}, {asked.cores} cores, {limit}"
 
 
 def _is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:

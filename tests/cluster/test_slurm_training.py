@@ -18,7 +18,7 @@ from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import SlurmTraining
 from stages.record.engines.slurm import refuse_unfit_slurm
 from stages.training.job.job import Machine, RankJob, write_job
-from stages.training.launch.events import StepDone, event_path
+from stages.training.launch.events import event_path
 from stages.training.launch.launch import LaunchError, launch
 from stages.training.launch.slurm_agents import starter
 from stages.training.launch.started import RANK
@@ -40,12 +40,12 @@ say = lambda text: print(text, flush=True)
 listener = SimpleNamespace(child_environment=lambda: dict(os.environ), log=say, progress=lambda *values: None)
 training_run.run(read_job(Path(sys.argv[1])), listener, training_run.Observers(), slurm_agents.starter(SlurmTraining(partition="all"), say))
 """
-STEPS = 40
+STEPS = 300
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> RankJob:
-    return changed(small_job(tmp_path_factory.mktemp("data"), Machine(2, "cpu", 1, 1), STEPS), checkpoint_every_steps=4)
+    return changed(small_job(tmp_path_factory.mktemp("data"), Machine(2, "cpu", 1, 1), STEPS), checkpoint_every_steps=30)
 
 
 def at(job: RankJob, folder: Path, **machine: object) -> RankJob:
@@ -150,14 +150,14 @@ def test_two_nodes_give_the_bytes_of_one_machine(
 def test_what_slurm_refuses_is_said(job: RankJob, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    three = at(job, tmp_path, nodes=2, elsewhere=True)
-    with pytest.raises(LaunchError, match="Slurm refuses the training: .*nodes"):
-        launch(
-            replace(three, machine=replace(three.machine, ranks=64, nodes=64)),
-            lambda rank, event: isinstance(event, StepDone),
-            {},
-            starter(SlurmTraining(), print),
-        )
-    with pytest.raises(RecipeError, match="Slurm has no partition 'gpus'") as caught:
-        refuse_unfit_slurm(SlurmTraining(partition="gpus"), "slurm_training")
-    assert caught.value.where == "runtime.slurm_training.partition"
+    there = at(job, tmp_path, nodes=2, elsewhere=True)
+    with pytest.raises(LaunchError, match=r"Slurm refuses the training: .* Correct runtime\.slurm_training\."):
+        launch(there, lambda rank, event: None, {}, starter(SlurmTraining(cores=64), print))
+    refuse_unfit_slurm(SlurmTraining(partition="all"), 2)
+    for asked, nodes, where, what in (
+        (SlurmTraining(partition="gpus"), 2, "runtime.slurm_training.partition", "Slurm has no partition 'gpus'."),
+        (SlurmTraining(), 3, "runtime.nodes", "The training asks for 3 nodes, but a partition of Slurm has 2 at most."),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            refuse_unfit_slurm(asked, nodes)
+        assert (caught.value.where, caught.value.what) == (where, what)

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -69,26 +70,37 @@ class Submission:
     elements: int = 1
 
 
-def refuse_unfit_slurm(request: SlurmRequest | SlurmTraining, field: Literal["slurm", "slurm_training"] = "slurm") -> None:
-    """Checks, before any work, that this machine can submit what the recipe asks for in a field of `runtime`.
+def refuse_unfit_slurm(request: SlurmRequest | SlurmTraining, nodes: int = 0) -> None:
+    """Checks, before any work, that this machine can submit what the recipe asks for.
+
+    Args:
+        request: What is asked for.
+        nodes: Nodes of a training; 0 for arrays of shards.
 
     Raises:
-        RecipeError: A command of Slurm is missing, its controller does not answer, or it has no such partition.
+        RecipeError: A command of Slurm is missing, its controller does not answer, it has no such partition, or the partition too few nodes.
     """
-    chooses = "runtime.engine" if field == "slurm" else "runtime.launcher"
+    chooses, asks = ("runtime.launcher", "runtime.slurm_training") if nodes else ("runtime.engine", "runtime.slurm")
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         raise RecipeError(
             f"{chooses} is slurm, but this machine has no {missing[0]}.",
             where=chooses,
             do=f"Run it on a login node of the cluster, or set {chooses}=local.",
         )
-    asked = call(["sinfo", "--all", "--noheader", "--format=%R"])
+    asked = call(["sinfo", "--all", "--noheader", "--format=%R %D"])
     if asked.returncode:
         raise RecipeError(f"Slurm does not answer: {last_line(asked.stderr)}", where=chooses, do="Ask `sinfo`; then run it again.")
-    partitions = sorted(set(asked.stdout.split()))
-    if unknown := [name for name in request.partition.split(",") if name and name not in partitions]:
-        do = f"The partitions are: {', '.join(partitions)}."
-        raise RecipeError(f"Slurm has no partition {unknown[0]!r}.", where=f"runtime.{field}.partition", do=do)
+    has: Counter[str] = Counter()
+    for partition, count in (line.split() for line in asked.stdout.splitlines()):  # a line per partition and state of its nodes
+        has[partition] += int(count)
+    named = [name for name in request.partition.split(",") if name]
+    if unknown := [name for name in named if name not in has]:
+        raise RecipeError(
+            f"Slurm has no partition {unknown[0]!r}.", where=f"{asks}.partition", do=f"The partitions are: {', '.join(sorted(has))}."
+        )
+    if (most := max((has[name] for name in named or has), default=0)) < nodes:
+        what = f"The training asks for {nodes:,} nodes, but a partition of Slurm has {most:,} at most."
+        raise RecipeError(what, where="runtime.nodes", do=f"Ask for fewer, or choose another {asks}.partition.")
 
 
 def request_text(asked: SlurmRequest) -> str:

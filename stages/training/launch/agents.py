@@ -76,11 +76,13 @@ class AgentReport:
 
     Attributes:
         codes: rank -> exit code, of those of its ranks that ended by themselves.
-        text: Why it started no rank; empty if it did.
+        text: Why it ended, if no rank is named in `codes`.
+        lost: Whether it lost the connection to the other agents.
     """
 
     codes: dict[int, int] = field(default_factory=dict)
     text: str = ""
+    lost: bool = False
 
 
 def write_start(job: RankJob, path: Path, variables: Mapping[str, str]) -> tuple[AgentStart, Path]:
@@ -170,13 +172,14 @@ def judged(start: AgentStart, failed: Mapping[int, AgentReport], gone: Mapping[i
     codes = {rank: code for report in failed.values() for rank, code in report.codes.items()}
     if gone:
         return Ended(codes, next(iter(gone.values())), passing=True)
-    if text := next((report.text for report in failed.values() if report.text), ""):
-        return Ended(codes, text)
-    rank = min(codes, key=lambda rank: (codes[rank] >= 0, rank))
+    killed = [rank for rank, code in sorted(codes.items()) if code < 0]
+    said = sorted((report for report in failed.values() if report.text), key=lambda report: report.lost)  # refusals first
+    if said and not killed:
+        return Ended(codes, said[0].text, said[0].lost)
+    rank = killed[0] if killed else min(codes)
     node = next(node for node, report in failed.items() if rank in report.codes)
-    return Ended(
-        codes, ended_text(f"Training rank {rank} on machine {node + 1} of {start.nodes}", codes[rank], start.output(node)), codes[rank] < 0
-    )
+    text = ended_text(f"Training rank {rank} on machine {node + 1} of {start.nodes}", codes[rank], start.output(node))
+    return Ended(codes, text, passing=bool(killed))
 
 
 def stacks_path(scratch: Path) -> Path:

@@ -22,7 +22,7 @@ from stages.training.launch.events import OS_ERROR_EXIT, EventTail, RankEvent, R
 from stages.training.launch.heartbeat import heartbeat_path, read_beat
 from stages.training.launch.stall import StallWatch, stall_text
 from stages.training.launch.started import Ended, Started, Starter, start_local
-from stages.training.launch.stop_request import request_stop, withdraw_stop
+from stages.training.launch.stop_request import request_stop, stop_requested, withdraw_stop
 
 POLL_S = 0.2
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -164,6 +164,8 @@ def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Ma
         stack.callback(started.end)
         stack.push(lambda kind, error, trace: group.leave(error, job.machine.stop_grace_s))
         ended = group.wait(job.machine.stall_limit_s)
+        if not ended.failed and stop_requested(scratch):
+            ended = Ended(text="The ranks stopped after a step, because something else than their driver asked for it.", passing=True)
     if ended.failed:
         error = _failure(scratch, group.errors, ended)
         raise error

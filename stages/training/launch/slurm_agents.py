@@ -24,7 +24,7 @@ from stages.training.job.job import RankJob
 from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
 from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import PROJECT, Ended, Starter, python_path
-from stages.training.launch.stop_request import stop_path
+from stages.training.launch.stop_request import stop_path, withdraw_stop
 
 POLL_S = 3.0
 NOTICE_S = 60
@@ -125,6 +125,7 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
         if before := read_json(_name_path(scratch)).get("name"):
             log(f"cancels job {before} of Slurm, which a driver left that was killed")
             cancel(str(before))
+            withdraw_stop(scratch)  # the end of that job has asked its ranks to stop
         given, file = write_start(job, path, variables)
         name = f"loam:{scratch.name}:{given.run}"
         write_durably(_name_path(scratch), json.dumps({"name": name}))

@@ -72,13 +72,16 @@ def _run(start: AgentStart, given: argparse.Namespace) -> AgentReport:
         rdzv_endpoint=given.endpoint, rdzv_configs={**limits, "is_host": given.node == 0}, max_restarts=0, local_addr=given.address,
         shutdown_timeout=1,
     )  # fmt: skip
+    begin = time.monotonic()
     try:
         done = elastic_launch(config, sys.executable)("-m", RANK, start.job, str(os.getpid()))
     except ChildFailedError as error:
         return AgentReport({rank: failure.exitcode for rank, failure in error.failures.items()})
     except (RendezvousTimeoutError, RendezvousConnectionError) as error:
+        if isinstance(error, RendezvousConnectionError) and time.monotonic() - begin < start.limit_s:
+            return AgentReport(text=f"Machine {given.node + 1} of {start.nodes} lost the connection to {given.endpoint}.", lost=True)
         what = f"The {start.nodes} machines of the training did not all come to {given.endpoint} within {start.limit_s} s"
-        return AgentReport(text=f"{what} ({type(error).__name__}); the output of those that came is in {start.scratch}/agent-*.log.")
+        return AgentReport(text=f"{what}; the output of those that came is in {start.scratch}/agent-*.log.")
     return AgentReport(dict.fromkeys(done, 0))
 
 
