@@ -152,7 +152,7 @@ class Runtime(StageConfig):
 
     @property
     def gpus_here(self) -> int:
-        """GPUs of this machine that the recipe computes on: none where its trainings run elsewhere."""
+        """GPUs that a training takes on this machine: none where its trainings run elsewhere."""
         return self.gpus if self.launcher == "local" else 0
 
     @model_validator(mode="after")

@@ -150,7 +150,7 @@ def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[leas
         report(Event("log", job.node, {"line": text}))
 
     with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")) as own:
-        if not (job.runtime.gpus_here and job.stage.uses_gpus):
+        if not (job.runtime.gpus and job.stage.uses_gpus):
             yield own
             return
         with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
