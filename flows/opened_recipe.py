@@ -129,6 +129,10 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
         from stages.record.engines.slurm import refuse_unfit_slurm
 
         refuse_unfit_slurm(checked.runtime.slurm_training, checked.runtime.nodes)
+    if checked.runtime.launcher == "kubernetes":
+        from stages.training.launch.kubernetes_agents import refuse_unfit_kubernetes
+
+        refuse_unfit_kubernetes(checked.runtime.kubernetes)
     if checked.runtime.launcher == "hosts":
         from stages.training.launch.host_agents import refuse_unfit_hosts
 

@@ -71,6 +71,8 @@ def _machines(runtime: Runtime) -> str:
     each = f"{runtime.gpus} GPUs" if runtime.gpus else f"{runtime.cpu_ranks} processes"
     if runtime.launcher == "hosts":
         return f"{', '.join(runtime.hosts.names)}, with {each} each"
+    if runtime.launcher == "kubernetes":
+        return f"{runtime.nodes:,} pods of a {runtime.kubernetes.kind} with {each} each: image {runtime.kubernetes.image}"
     asked = runtime.slurm_training
     limit = f"{asked.time_min:,} min" if asked.time_min else "default time"
     return f"{runtime.nodes:,} nodes of Slurm with {each} each: partition {asked.partition or '(default)'}, {asked.cores} cores, {limit}"

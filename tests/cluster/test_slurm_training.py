@@ -118,7 +118,7 @@ def tell_that_time_is_up(cluster: Cluster, running: subprocess.Popen[bytes], fol
 
 
 SAID = {
-    nothing: "", kill_a_rank: "ended by signal SIGKILL", kill_a_node: "starts the training again from its last snapshot",
+    nothing: "", kill_a_rank: "starts the training again from its last snapshot", kill_a_node: "starts the training again from its last snapshot",
     kill_the_driver: "which a driver left that was killed", tell_that_time_is_up: "The time of the job of Slurm is up",
 }  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_what_slurm_refuses_is_said(job: RankJob, cluster: Cluster, tmp_path: Pa
         monkeypatch.setenv(name, value)
     there = at(job, tmp_path, nodes=2, elsewhere=True)
     with pytest.raises(LaunchError, match=r"Slurm refuses the training: .* Correct runtime\.slurm_training\."):
-        launch(there, lambda rank, event: None, {}, starter(SlurmTraining(cores=64), print))
+        launch(there, lambda rank, event: None, {}, starter(SlurmTraining(partition="gpus"), print))
     refuse_unfit_slurm(SlurmTraining(partition="all"), 2)
     for asked, nodes, where, what in (
         (SlurmTraining(partition="gpus"), 2, "runtime.slurm_training.partition", "Slurm has no partition 'gpus'."),

@@ -60,6 +60,31 @@ class HostsRequest(StageConfig):
     """Port of the rendezvous on the first host. It must be free there."""
 
 
+class KubernetesRequest(StageConfig):
+    """The object of Kubernetes that a training is, and its pods."""
+
+    kind: Literal["JobSet", "TrainJob"] = "JobSet"
+    """Kind of the object: JobSet, or TrainJob of Kubeflow Trainer."""
+    namespace: str = Field("default", pattern=r"^[a-z0-9-]+$")
+    """Namespace."""
+    image: str = Field("", pattern=r"^[\w./:@-]*$")
+    """Image of the pods, with this code and these packages at the paths of the driver."""
+    claim: str = Field("", pattern=r"^[a-z0-9.-]*$")
+    """Persistent volume claim that holds the home. Many nodes must be able to write to it (ReadWriteMany)."""
+    mount: str = Field("/home/loam", pattern=r"^/.*")
+    """Where it is mounted, in the driver as well."""
+    queue: str = Field("", pattern=r"^[a-z0-9.-]*$")
+    """Local queue of Kueue; empty uses none."""
+    runtime: str = Field("torch-distributed", pattern=r"^[a-z0-9.-]+$")
+    """The ClusterTrainingRuntime of a TrainJob."""
+    gpu_resource: str = Field("nvidia.com/gpu", pattern=r"^[\w./-]+$")
+    """Name of the resource of a GPU."""
+    cores: int = Field(1, ge=1, le=4096)
+    """Cores of a pod for all training processes in it."""
+    memory_mb: int | None = Field(None, ge=64, le=10**8)
+    """Memory of a pod in MB; null asks for none."""
+
+
 class RayRequest(StageConfig):
     """What is asked of Ray for every task that makes shards."""
 
@@ -89,9 +114,9 @@ class Runtime(StageConfig):
     tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
     """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
     byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""
-    launcher: Literal["local", "hosts", "slurm"] = "local"
-    """Where the processes of a training run: on this machine, on the machines of runtime.hosts (by ssh), or as a job of Slurm. All of them share the
-    home and have the same code and packages. Processes of the same number compute the same bytes."""
+    launcher: Literal["local", "hosts", "slurm", "kubernetes"] = "local"
+    """Where the processes of a training run: on this machine, on the machines of runtime.hosts (by ssh), as a job of Slurm, or in pods of Kubernetes.
+    All of them share the home and have the same code and packages. Processes of the same number compute the same bytes."""
     nodes: int = Field(1, ge=1, le=100_000)
     """Machines that a training runs on, with gpus or cpu_ranks processes each."""
     rendezvous_limit_s: int = Field(600, ge=10, le=10**6)
@@ -100,6 +125,8 @@ class Runtime(StageConfig):
     """The machines of launcher hosts."""
     slurm_training: SlurmTraining = Field(SlurmTraining())
     """What launcher slurm asks for."""
+    kubernetes: KubernetesRequest = Field(KubernetesRequest())
+    """What launcher kubernetes asks for."""
     gpus: int = Field(0, ge=0, le=1024)
     """Number of GPUs of a machine to train on. 0 trains on the CPU."""
     cpu_ranks: int = Field(2, ge=1, le=4096)
@@ -159,8 +186,10 @@ class Runtime(StageConfig):
     def _launcher_has_its_nodes(self) -> Runtime:
         if self.launcher == "local" and self.nodes > 1:
             raise ValueError(
-                f"nodes is {self.nodes:,}, but launcher local starts processes on this machine only; set launcher to hosts or slurm"
+                f"nodes is {self.nodes:,}, but launcher local starts processes on this machine only; set launcher to hosts, slurm or kubernetes"
             )
+        if self.launcher == "kubernetes" and not (self.kubernetes.image and self.kubernetes.claim):
+            raise ValueError("launcher kubernetes needs kubernetes.image and kubernetes.claim")
         if self.launcher == "hosts" and len(self.hosts.names) != self.nodes:
             raise ValueError(
                 f"nodes is {self.nodes:,}, but hosts.names has {len(self.hosts.names):,}; name as many hosts as there are nodes"

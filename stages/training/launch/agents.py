@@ -170,9 +170,9 @@ def judged(start: AgentStart, failed: Mapping[int, AgentReport], gone: Mapping[i
         gone: Agents that left no report -> how they ended.
     """
     codes = {rank: code for report in failed.values() for rank, code in report.codes.items()}
-    if gone:
-        return Ended(codes, next(iter(gone.values())), passing=True)
     killed = [rank for rank, code in sorted(codes.items()) if code < 0]
+    if gone and not killed:
+        return Ended(codes, next(iter(gone.values())), passing=True)
     said = sorted((report for report in failed.values() if report.text), key=lambda report: report.lost)  # refusals first
     if said and not killed:
         return Ended(codes, said[0].text, said[0].lost)

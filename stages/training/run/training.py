@@ -333,11 +333,13 @@ def run_ranks(
 
 def starter(ctx: Context) -> Starter:
     """Returns what starts the ranks of a job, as the recipe's runtime says."""
-    from stages.training.launch import host_agents, slurm_agents, started
+    from stages.training.launch import host_agents, kubernetes_agents, slurm_agents, started
 
     runtime = ctx.runtime
     if runtime.launcher == "hosts":
         return host_agents.starter(runtime.hosts)
+    if runtime.launcher == "kubernetes":
+        return kubernetes_agents.starter(runtime.kubernetes, ctx.log)
     return slurm_agents.starter(runtime.slurm_training, ctx.log) if runtime.launcher == "slurm" else started.start_local
 
 

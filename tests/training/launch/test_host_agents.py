@@ -192,6 +192,7 @@ def start_of(tmp_path: Path) -> AgentStart:
         ({0: AgentReport({0: 1})}, {2: "The agent on c ended with exit code 255."}, "The agent on c ended", True),
         ({0: AgentReport({0: 1}), 1: AgentReport(text="Machine 2 of 3 cannot train: no")}, {}, "Machine 2 of 3 cannot train: no", False),
         ({0: AgentReport(text="lost", lost=True), 1: AgentReport({1: -9})}, {}, "Training rank 1 on machine 2 of 3 ended by signal", True),
+        ({1: AgentReport({1: -9})}, {0: "The job ended with exit code 1."}, "Training rank 1 on machine 2 of 3 ended by signal", True),
         ({0: AgentReport(text="lost", lost=True)}, {}, "lost", True),
         ({0: AgentReport(text="lost", lost=True), 1: AgentReport(text="cannot train")}, {}, "cannot train", False),
         ({0: AgentReport({0: 1})}, {}, "Training rank 0 on machine 1 of 3 ended with exit code 1.\nlast words", False),
