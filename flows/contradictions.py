@@ -106,7 +106,7 @@ def _copies_out_of_sight(running: Sections) -> Iterator[Fault]:
 
 def _batches(running: Sections, runtime: Any) -> Iterator[Fault]:
     training = [node for node in models().values() if node in running]
-    ranks, device = runtime.gpus or runtime.cpu_ranks, "gpus" if runtime.gpus else "cpu_ranks"
+    ranks, device = runtime.ranks, ("nodes x " if runtime.nodes > 1 else "") + ("gpus" if runtime.gpus else "cpu_ranks")
     together = ranks * runtime.micro_batch_size
     for node in training:
         continued = getattr(running[node], "continue_from", None)  # then steps of the ramp may be behind; the stage checks those ahead

@@ -125,6 +125,18 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
         from stages.record.engines.slurm import refuse_unfit_slurm
 
         refuse_unfit_slurm(checked.runtime.slurm)
+    if checked.runtime.launcher == "slurm":
+        from stages.record.engines.slurm import refuse_unfit_slurm
+
+        refuse_unfit_slurm(checked.runtime.slurm_training, checked.runtime.nodes)
+    if checked.runtime.launcher == "kubernetes":
+        from stages.training.launch.kubernetes_agents import refuse_unfit_kubernetes
+
+        refuse_unfit_kubernetes(checked.runtime.kubernetes)
+    if checked.runtime.launcher == "hosts":
+        from stages.training.launch.host_agents import refuse_unfit_hosts
+
+        refuse_unfit_hosts(checked.runtime.hosts)
     if checked.runtime.engine == "ray":
         from stages.record.engines.ray import refuse_unfit_ray
 

@@ -148,7 +148,7 @@ def make_plan(
 
 def missing_devices(recipe: Recipe, nodes: Sequence[str]) -> list[str]:
     """Returns one sentence if the recipe trains on more GPUs than this machine has; otherwise empty."""
-    if not recipe.runtime.gpus or not {"pretrain", "sft", "dpo"} & set(nodes):
+    if not recipe.runtime.gpus_here or not {"pretrain", "sft", "dpo"} & set(nodes):
         return []
     here = len(environment.gpus())
     if here >= recipe.runtime.gpus:

@@ -93,7 +93,7 @@ def rough_seconds(recipe: Recipe, steps: Sequence[Step], plan: Plan, nodes: Sequ
 
 
 def _training_seconds(recipe: Recipe, settings: TrainingSettings, node: str, shape: ModelConfig, speed: MachineSpeed) -> float | None:
-    """Returns the seconds of a training; None where the budget depends on data that is not built, or the GPUs are not here."""
+    """Returns the seconds of a training; None where the budget depends on data that is not built, or the machines are others."""
     from stages.training.model import flops
 
     budget, per_step = settings.budget, settings.global_batch_size * shape.max_position_embeddings * PAIRS.get(node, 1)
@@ -101,6 +101,8 @@ def _training_seconds(recipe: Recipe, settings: TrainingSettings, node: str, sha
     if tokens is None:
         return None
     work = tokens * flops.flops_per_token(shape, shape.max_position_embeddings)
+    if recipe.runtime.launcher != "local":
+        return None
     if recipe.runtime.gpus:
         here = tuple(hardware()["gpus"][: recipe.runtime.gpus])
         return work / gpu_flops(here) if len(here) == recipe.runtime.gpus else None

@@ -59,9 +59,23 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         from stages.record.engines.ray import request_text as ray_text
 
         rows.append(("shards on Ray", ray_text(recipe.runtime.ray, recipe.runtime.workers)))
+    if recipe.runtime.launcher != "local" and any(_is_trained(node, recipe, plan.off) for node in ("pretrain", "sft", "dpo")):
+        rows.append(("trainings run on", _machines(recipe.runtime)))
     rows += _measured(built)
     rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
     return rows
+
+
+def _machines(runtime: Runtime) -> str:
+    """Returns the machines of a training, for a plan."""
+    each = f"{runtime.gpus} GPUs" if runtime.gpus else f"{runtime.cpu_ranks} processes"
+    if runtime.launcher == "hosts":
+        return f"{', '.join(runtime.hosts.names)}, with {each} each"
+    if runtime.launcher == "kubernetes":
+        return f"{runtime.nodes:,} pods of a {runtime.kubernetes.kind} with {each} each: image {runtime.kubernetes.image}"
+    asked = runtime.slurm_training
+    limit = f"{asked.time_min:,} min" if asked.time_min else "default time"
+    return f"{runtime.nodes:,} nodes of Slurm with {each} each: partition {asked.partition or '(default)'}, {asked.cores} cores, {limit}"
 
 
 def _is_trained(node: str, recipe: Recipe, off: Collection[str]) -> bool:
@@ -116,7 +130,7 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     from stages.training.model import flops
 
     pretrain: Any = recipe.sections["pretrain"]  # the config classes of stages are not imported here
-    ranks, gpus = recipe.runtime.gpus or recipe.runtime.cpu_ranks, recipe.runtime.gpus
+    ranks, gpus = recipe.runtime.ranks, recipe.runtime.gpus
     rows = []
     mix, mixed = recipe.sections.get("mix"), built_mixture(plan)
     before = next((steps_before(step.files) for step in plan.steps if step.node == "pretrain"), 0)
@@ -147,7 +161,7 @@ def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: Model
     from stages.training.model import training_memory
 
     load = training_memory.TrainingLoad(
-        runtime.gpus or runtime.cpu_ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
+        runtime.ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
         runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
         settings.checkpoint_every_steps != 0, runtime.compile is not False and settings.precision != "fp32",
     )  # fmt: skip

@@ -26,7 +26,10 @@ LAYERS = (
     "trackers", "model", "data", "losses", "schedules", "optimizers", "job", "launch", "zero", "measures", "checkpoints", "loop", "run",
 )  # fmt: skip
 """Of stages/training, from the lowest to the highest. The stages are above them."""
-STARTED_BY_NAME = {("stages.training.launch.launch", "stages.training.loop.rank")}
+STARTED_BY_NAME = {
+    ("stages.training.launch.started", "stages.training.loop.rank"),
+    ("stages.training.launch.agents", "stages.training.run.node_agent"),
+}
 """A process that a lower layer starts: the launcher knows the name of the module, and imports nothing of it."""
 WITH_TORCH = (*(f"stages.training.{folder}." for folder in LAYERS if folder not in ("trackers", "run")), "stages.evaluation.evaluate.")
 """What runs in the ranks and in evaluations: torch is imported there for the whole module."""

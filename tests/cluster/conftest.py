@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.corpus import built, said, started
+from tests.cluster.corpus import built, said, started, workers
+from tests.cluster.slurm_servers import Cluster, missing
 from tests.made.variants import Data
 
 
@@ -18,6 +19,20 @@ def end_by_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A running Slurm of two nodes."""
+    assert not (why := missing()), f"no Slurm can be started here: {why}"
+    servers = Cluster(tmp_path_factory.mktemp("slurm") / "c")
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.stop_all()
+        for process in workers(tmp_path_factory.getbasetemp()):
+            process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from stages.evaluation.evaluate.generations import GenerationRow
     from stages.evaluation.evaluate.lm_eval_model import AnswerIds
     from stages.examples.items.chat import ChatFormat
+    from stages.record.contract.runtime import Runtime
     from stages.tokens.sequences.validation import Validation
 
 VALIDATION = "validation"
@@ -134,7 +135,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     yaml = read_yaml_tasks(benchmarks) if benchmarks else None
     in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks]
     folder = inputs["model"].path
-    model = load_model(folder, "cuda" if ctx.runtime.gpus else "cpu")
+    model = load_model(folder, _device(ctx.runtime, ctx.log))
     max_length = _max_length(model, inputs)
     tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
     kept = KeptAnswers(ctx.scratch / "answers.jsonl")
@@ -177,6 +178,19 @@ def _summary(scores: Sequence[TaskScore], cut: Mapping[str, CutItems], written: 
     summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
     summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
     return summary
+
+
+def _device(runtime: Runtime, log: Callable[[str], None]) -> str:
+    """Returns what the model computes on, "cuda" or "cpu". Where trainings run on other machines, this one may have no GPU."""
+    if not runtime.gpus:
+        return "cpu"
+    if runtime.launcher != "local":
+        import torch
+
+        if not torch.cuda.is_available():
+            log("computes on the CPU: the trainings of this recipe run on other machines, and this one has no GPU that torch can use")
+            return "cpu"
+    return "cuda"
 
 
 def _answer_ids(form: ChatFormat) -> AnswerIds:

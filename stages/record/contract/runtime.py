@@ -5,11 +5,28 @@ Guarantee: no field is part of a key, and none changes the bytes of a data stage
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import pydantic
 from pydantic import field_validator, model_validator
 
 from stages.record.settings import Field, StageConfig
+
+
+class SlurmTraining(StageConfig):
+    """What is asked of Slurm for a training: one job of runtime.nodes nodes, whole."""
+
+    partition: str = Field("", pattern=r"^[\w.,-]*$")
+    """Partition; empty takes the cluster's default."""
+    account: str = Field("", pattern=r"^[\w.-]*$")
+    """Account; empty takes the user's default."""
+    cores: int = Field(1, ge=1, le=4096)
+    """Cores of a node for all training processes on it."""
+    memory_mb: int | None = Field(None, ge=64, le=10**8)
+    """Memory of a node in MB; null takes the partition's default."""
+    time_min: int | None = Field(None, ge=1, le=10**6)
+    """Longest time of the job in minutes; null takes the partition's limit. Before the job meets it, it saves a snapshot, and the training is
+    submitted again."""
 
 
 class SlurmRequest(StageConfig):
@@ -30,6 +47,42 @@ class SlurmRequest(StageConfig):
     home tells that an element would have less than ten minutes of work. 1,000 is below Slurm's default limit of an array (MaxArraySize 1001)."""
     at_once: int | None = Field(None, ge=1, le=100_000)
     """Most elements that run at the same time; null leaves it to Slurm."""
+
+
+class HostsRequest(StageConfig):
+    """The machines on which launcher hosts starts the processes of a training."""
+
+    names: tuple[Annotated[str, pydantic.Field(pattern=r"^[\w.:-]+$")], ...] = ()
+    """Their names, by which they also reach each other. The first one hosts the rendezvous."""
+    shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "{host}")
+    """The words before the command that starts something on a host."""
+    port: int = Field(29500, ge=1024, le=65_535)
+    """Port of the rendezvous on the first host. It must be free there."""
+
+
+class KubernetesRequest(StageConfig):
+    """The object of Kubernetes that a training is, and its pods."""
+
+    kind: Literal["JobSet", "TrainJob"] = "JobSet"
+    """Kind of the object: JobSet, or TrainJob of Kubeflow Trainer."""
+    namespace: str = Field("default", pattern=r"^[a-z0-9-]+$")
+    """Namespace."""
+    image: str = Field("", pattern=r"^[\w./:@-]*$")
+    """Image of the pods, with this code and these packages at the paths of the driver."""
+    claim: str = Field("", pattern=r"^[a-z0-9.-]*$")
+    """Persistent volume claim that holds the home. Many nodes must be able to write to it (ReadWriteMany)."""
+    mount: str = Field("/home/loam", pattern=r"^/.*")
+    """Where it is mounted, in the driver as well."""
+    queue: str = Field("", pattern=r"^[a-z0-9.-]*$")
+    """Local queue of Kueue; empty uses none."""
+    runtime: str = Field("torch-distributed", pattern=r"^[a-z0-9.-]+$")
+    """The ClusterTrainingRuntime of a TrainJob."""
+    gpu_resource: str = Field("nvidia.com/gpu", pattern=r"^[\w./-]+$")
+    """Name of the resource of a GPU."""
+    cores: int = Field(1, ge=1, le=4096)
+    """Cores of a pod for all training processes in it."""
+    memory_mb: int | None = Field(None, ge=64, le=10**8)
+    """Memory of a pod in MB; null asks for none."""
 
 
 class RayRequest(StageConfig):
@@ -61,10 +114,23 @@ class Runtime(StageConfig):
     tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
     """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
     byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""
+    launcher: Literal["local", "hosts", "slurm", "kubernetes"] = "local"
+    """Where the processes of a training run: on this machine, on the machines of runtime.hosts (by ssh), as a job of Slurm, or in pods of Kubernetes.
+    All of them share the home and have the same code and packages. Processes of the same number compute the same bytes."""
+    nodes: int = Field(1, ge=1, le=100_000)
+    """Machines that a training runs on, with gpus or cpu_ranks processes each."""
+    rendezvous_limit_s: int = Field(600, ge=10, le=10**6)
+    """Seconds in which the machines of a training must have found each other."""
+    hosts: HostsRequest = Field(HostsRequest())
+    """The machines of launcher hosts."""
+    slurm_training: SlurmTraining = Field(SlurmTraining())
+    """What launcher slurm asks for."""
+    kubernetes: KubernetesRequest = Field(KubernetesRequest())
+    """What launcher kubernetes asks for."""
     gpus: int = Field(0, ge=0, le=1024)
-    """Number of GPUs of this machine to train on. 0 trains on the CPU."""
+    """Number of GPUs of a machine to train on. 0 trains on the CPU."""
     cpu_ranks: int = Field(2, ge=1, le=4096)
-    """Number of training processes when gpus is 0, with one thread each. Two threads in one process ran four times slower on a busy
+    """Number of training processes of a machine when gpus is 0, with one thread each. Two threads in one process ran four times slower on a busy
     machine."""
     micro_batch_size: int = Field(16, ge=1, le=10**6)
     """Sequences per forward pass and rank. global_batch_size must be a multiple of ranks × micro_batch_size. The quotient is the number of
@@ -105,6 +171,30 @@ class Runtime(StageConfig):
         if twice := next((name for name in given if given.count(name) > 1), ""):
             raise ValueError(f"names {twice} twice; name each tracker once")
         return given
+
+    @property
+    def ranks(self) -> int:
+        """The processes of a training, on all its machines."""
+        return self.nodes * (self.gpus or self.cpu_ranks)
+
+    @property
+    def gpus_here(self) -> int:
+        """GPUs that a training takes on this machine: none where its trainings run elsewhere."""
+        return self.gpus if self.launcher == "local" else 0
+
+    @model_validator(mode="after")
+    def _launcher_has_its_nodes(self) -> Runtime:
+        if self.launcher == "local" and self.nodes > 1:
+            raise ValueError(
+                f"nodes is {self.nodes:,}, but launcher local starts processes on this machine only; set launcher to hosts, slurm or kubernetes"
+            )
+        if self.launcher == "kubernetes" and not (self.kubernetes.image and self.kubernetes.claim):
+            raise ValueError("launcher kubernetes needs kubernetes.image and kubernetes.claim")
+        if self.launcher == "hosts" and len(self.hosts.names) != self.nodes:
+            raise ValueError(
+                f"nodes is {self.nodes:,}, but hosts.names has {len(self.hosts.names):,}; name as many hosts as there are nodes"
+            )
+        return self
 
     @model_validator(mode="after")
     def _offload_needs_stage_3(self) -> Runtime:

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stages.record.contract.errors import RecipeError, StageError
-from stages.record.contract.runtime import SlurmRequest
+from stages.record.contract.runtime import SlurmRequest, SlurmTraining
 from stages.record.contract.source_code import PROJECT
 from stages.record.engines.local import ARRAY
 from stages.record.engines.submissions import ClusterEngine, environment, last_line, read_json, run_submissions
@@ -69,25 +70,37 @@ class Submission:
     elements: int = 1
 
 
-def refuse_unfit_slurm(request: SlurmRequest) -> None:
+def refuse_unfit_slurm(request: SlurmRequest | SlurmTraining, nodes: int = 0) -> None:
     """Checks, before any work, that this machine can submit what the recipe asks for.
 
+    Args:
+        request: What is asked for.
+        nodes: Nodes of a training; 0 for arrays of shards.
+
     Raises:
-        RecipeError: A command of Slurm is missing, its controller does not answer, or it has no such partition.
+        RecipeError: A command of Slurm is missing, its controller does not answer, it has no such partition, or the partition too few nodes.
     """
+    chooses, asks = ("runtime.launcher", "runtime.slurm_training") if nodes else ("runtime.engine", "runtime.slurm")
     if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
         raise RecipeError(
-            f"runtime.engine is slurm, but this machine has no {missing[0]}.",
-            where="runtime.engine",
-            do="Run it on a login node of the cluster, or set runtime.engine=local.",
+            f"{chooses} is slurm, but this machine has no {missing[0]}.",
+            where=chooses,
+            do=f"Run it on a login node of the cluster, or set {chooses}=local.",
         )
-    asked = _call(["sinfo", "--all", "--noheader", "--format=%R"])
+    asked = call(["sinfo", "--all", "--noheader", "--format=%R %D"])
     if asked.returncode:
-        raise RecipeError(f"Slurm does not answer: {last_line(asked.stderr)}", where="runtime.engine", do="Ask `sinfo`; then run it again.")
-    partitions = sorted(set(asked.stdout.split()))
-    if unknown := [name for name in request.partition.split(",") if name and name not in partitions]:
-        do = f"The partitions are: {', '.join(partitions)}."
-        raise RecipeError(f"Slurm has no partition {unknown[0]!r}.", where="runtime.slurm.partition", do=do)
+        raise RecipeError(f"Slurm does not answer: {last_line(asked.stderr)}", where=chooses, do="Ask `sinfo`; then run it again.")
+    has: Counter[str] = Counter()
+    for partition, count in (line.split() for line in asked.stdout.splitlines()):  # a line per partition and state of its nodes
+        has[partition] += int(count)
+    named = [name for name in request.partition.split(",") if name]
+    if unknown := [name for name in named if name not in has]:
+        raise RecipeError(
+            f"Slurm has no partition {unknown[0]!r}.", where=f"{asks}.partition", do=f"The partitions are: {', '.join(sorted(has))}."
+        )
+    if (most := max((has[name] for name in named or has), default=0)) < nodes:
+        what = f"The training asks for {nodes:,} nodes, but a partition of Slurm has {most:,} at most."
+        raise RecipeError(what, where="runtime.nodes", do=f"Ask for fewer, or choose another {asks}.partition.")
 
 
 def request_text(asked: SlurmRequest) -> str:
@@ -161,7 +174,7 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
     write_durably(root / ARRAY, json.dumps({"name": name}))
     stack.callback(_cancel, name, root)
     command, begin = ["sbatch", *_options(ctx.runtime.slurm, elements, logs, name)], time.monotonic()
-    while (done := _call(command, script)).returncode and not isinstance(_active(name), frozenset):
+    while (done := call(command, script)).returncode and not isinstance(active(name), frozenset):
         if not PASSING.search(done.stderr) or time.monotonic() - begin > UNKNOWN_S:
             do = "Correct runtime.slurm; `loam settings runtime` lists it."
             raise StageError(f"Slurm refuses the array of {label}: {last_line(done.stderr)}", where="runtime.slurm", do=do)
@@ -201,7 +214,7 @@ def _log_name(name: str) -> str:
 def _submitted_before(root: Path) -> str:
     """Returns the name of the array that an earlier driver submitted for this folder; empty if Slurm has it no more."""
     name = str(read_json(root / ARRAY).get("name", ""))
-    return name if name and _active(name) is not False else ""
+    return name if name and active(name) is not False else ""
 
 
 def _await(array: Submission, missing: Sequence[ShardJob[Any, Any]], ctx: Context) -> None:
@@ -213,7 +226,7 @@ def _await(array: Submission, missing: Sequence[ShardJob[Any, Any]], ctx: Contex
     folders, root = {job.folder.name for job in missing}, missing[0].folder.parent
     heard, told, pause = time.monotonic(), "", POLL_S
     while not folders <= set(os.listdir(root)):
-        reasons = _active(array.name)
+        reasons = active(array.name)
         if reasons is False:
             return
         heard = time.monotonic() if reasons is not None else heard
@@ -233,9 +246,9 @@ def _await(array: Submission, missing: Sequence[ShardJob[Any, Any]], ctx: Contex
         pause = min(SLOWEST_S, pause * 1.2)
 
 
-def _active(name: str) -> frozenset[str] | Literal[False] | None:
-    """Returns the reasons for which elements of an array wait, if elements of it wait or run; False if none does; None if Slurm does not answer."""
-    done = _call(["squeue", f"--user={getpass.getuser()}", "--noheader", "--format=%t|%r", f"--name={name}"])
+def active(name: str) -> frozenset[str] | Literal[False] | None:
+    """Returns the reasons for which jobs of a name wait, if any waits or runs; False if none does; None if Slurm does not answer."""
+    done = call(["squeue", f"--user={getpass.getuser()}", "--noheader", "--format=%t|%r", f"--name={name}"])
     if done.returncode:
         return None
     lines = [line.strip().partition("|") for line in done.stdout.splitlines() if line.strip()]
@@ -243,19 +256,23 @@ def _active(name: str) -> frozenset[str] | Literal[False] | None:
 
 
 def _cancel(name: str, root: Path) -> None:
-    """Cancels what is left of an array (nothing, if it has ended), and waits until it works no more: its folders are deleted next."""
-    _call(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
-    until = time.monotonic() + ENDED_S
-    while isinstance(_active(name), frozenset) and time.monotonic() < until:
-        time.sleep(0.5)
+    cancel(name)
     (root / ARRAY).unlink(missing_ok=True)
+
+
+def cancel(name: str) -> None:
+    """Cancels what is left of the jobs of a name (nothing, if they have ended), and waits until they work no more: their folders are deleted next."""
+    call(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
+    until = time.monotonic() + ENDED_S
+    while isinstance(active(name), frozenset) and time.monotonic() < until:
+        time.sleep(0.5)
 
 
 def _logs(root: Path) -> Path:
     return root / "slurm-logs"
 
 
-def _call(words: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+def call(words: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
     """Returns a finished command of Slurm. It has a time limit, because the controller may hang; then the exit code is 1."""
     try:
         return subprocess.run(

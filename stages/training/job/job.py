@@ -47,6 +47,9 @@ class Machine:
         kernels: Folder of compiled kernels; empty does not compile the model.
         zero_stage: Stage of DeepSpeed's ZeRO, 1 or 3.
         keep_snapshots: How many of the newest snapshots are kept.
+        nodes: Machines that the ranks run on, the same number on each.
+        elsewhere: Whether the ranks run on other machines than their launcher, and reach it by the file system that both share.
+        rendezvous_limit_s: Seconds in which the machines must have found each other.
     """
 
     ranks: int
@@ -60,6 +63,14 @@ class Machine:
     stop_grace_s: int = 120
     zero_stage: Literal[1, 3] = 3
     keep_snapshots: int = 2
+    nodes: int = 1
+    elsewhere: bool = False
+    rendezvous_limit_s: int = 600
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each machine."""
+        return self.ranks // self.nodes
 
 
 @dataclass(frozen=True)

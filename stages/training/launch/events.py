@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
@@ -19,6 +23,7 @@ from typing import IO
 from stages.training.launch.heartbeat import Heartbeat, open_heartbeat
 
 OS_ERROR_EXIT = 64
+SYNC_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,22 @@ def flush_if_possible(file: IO[bytes]) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
+
+
+def sync_every_second(writer: EventWriter) -> None:
+    """Makes what a rank has written visible to other machines once per second, from a thread of its own, until the process ends.
+
+    A file system that machines share keeps what is written for itself until it is synced: for up to 30 s.
+    """
+
+    def sync() -> None:
+        while True:
+            for handle in (writer.file.fileno(), writer.heartbeat.handle):
+                with suppress(OSError):  # a full disk: the event stays in memory, and is written with a later one
+                    os.fsync(handle)
+            time.sleep(SYNC_S)
+
+    threading.Thread(target=sync, daemon=True).start()
 
 
 def event_path(scratch: Path, rank: int) -> Path:

@@ -1,4 +1,4 @@
-"""The entry point of one training rank: `python -m stages.training.loop.rank JOB PARENT_PID`, started by training/launch/launch.py.
+"""The entry point of one training rank: `python -m stages.training.loop.rank JOB PARENT_PID`, started by training/launch.
 
 Guarantee: the rank dies with its parent. It ignores SIGINT and SIGTERM, which go to the whole process group: the launcher receives them and
 decides. At SIGUSR1 it writes the stacks of its threads into its output. A rank that fails with an expected error writes the reason into its event file and exits with
@@ -29,16 +29,20 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1)
     from stages.training.job.job import read_job
-    from stages.training.launch.events import flush_if_possible, open_events
+    from stages.training.launch.events import flush_if_possible, open_events, sync_every_second
 
     try:
         job = read_job(Path(argv[0]))
         events = open_events(Path(job.scratch), int(os.environ["RANK"]))
+        if job.machine.elsewhere:
+            sync_every_second(events)
     except OSError as error:
         give_up(error, None)
     try:
         code = work(job, events)
         flush_if_possible(events.file)  # what a full disk kept in memory
+        if job.machine.elsewhere:
+            os.fsync(events.file.fileno())
         return code
     except OSError as error:
         give_up(error, events)

@@ -13,6 +13,7 @@ and snapshots. At the end, the first rank reads the milestones once.
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -328,11 +329,12 @@ def finish(run: Run) -> None:
     run.events.heartbeat.reach(Activity.HANDING_OVER)
     if run.engine.rank == 0:
         out = Path(run.job.out)
-        for step in run.job.milestones:
+        places = {step: snapshot_folders.milestones(out) / snapshot_folders.name_of(step) for step in run.job.milestones}
+        for step in places:
             _refuse_damaged(run, step)
-            name = snapshot_folders.name_of(step)
-            snapshot_folders.link_tree(run.snapshots / name, snapshot_folders.milestones(out) / name)
-        snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(run.job.steps), out / "checkpoint")
+        for step, place in {**places, run.job.steps: out / "checkpoint"}.items():
+            shutil.rmtree(place, ignore_errors=True)  # of an earlier start, which lost a machine after it had linked them
+            snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(step), place)
     run.engine.barrier()
 
 

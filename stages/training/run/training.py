@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stages.training.job.continuation import TrainedRun
     from stages.training.job.job import Machine, RankJob
     from stages.training.job.training_settings import TrainingSettings
+    from stages.training.launch.started import Starter
     from stages.training.measures.metrics import MetricLine
     from stages.training.model.config import ModelConfig
     from stages.training.run.continued_training import Trunk
@@ -143,9 +144,9 @@ def machine(ctx: Context) -> Machine:
 
     runtime = ctx.runtime
     with _refusals(ctx, lambda sequences: ""):
-        refuse_missing_gpus(runtime.gpus)
+        refuse_missing_gpus(runtime.gpus_here)
     return Machine(
-        ranks=runtime.gpus or runtime.cpu_ranks,
+        ranks=runtime.ranks,
         device="cuda" if runtime.gpus else "cpu",
         micro_batch_size=runtime.micro_batch_size,
         eval_batch_size=runtime.eval_batch_size,
@@ -156,6 +157,9 @@ def machine(ctx: Context) -> Machine:
         stall_limit_s=runtime.stall_limit_s,
         stop_grace_s=runtime.stop_grace_s,
         keep_snapshots=runtime.keep_snapshots,
+        nodes=runtime.nodes,
+        elsewhere=runtime.launcher != "local",
+        rendezvous_limit_s=runtime.rendezvous_limit_s,
     )
 
 
@@ -237,7 +241,7 @@ def blame(
     if not replay.found_snapshot(replayed):
         ctx.log(f"no snapshot from before step {request.step:,} is left: replays all steps from step {first:,} on")
     with _refusals(ctx, lambda sequences: ""):
-        training_run.run(replayed, ctx, training_run.Observers())
+        training_run.run(replayed, ctx, training_run.Observers(), starter(ctx))
     judged = read_judged(ctx.scratch)
     known = spans({piece.sequence for piece in judged.judged}) if spans else data.sequence_spans["train"]
     rows = {(row["sequence"], row["segment"]): row for row in known}
@@ -324,7 +328,19 @@ def run_ranks(
     build = TrackedBuild(ctx.runtime.trackers, folder, ctx.node, partial(training_run.tracked_before, ctx.scratch), ctx.log)
     with _refusals(ctx, named), closing(build):
         shown = (lambda step, ids: sampler.log(step, ids, ctx.log)) if sampler else (lambda step, ids: None)
-        return training_run.run(job, ctx, training_run.Observers(build.record, shown, build.start_again))
+        return training_run.run(job, ctx, training_run.Observers(build.record, shown, build.start_again), starter(ctx))
+
+
+def starter(ctx: Context) -> Starter:
+    """Returns what starts the ranks of a job, as the recipe's runtime says."""
+    from stages.training.launch import host_agents, kubernetes_agents, slurm_agents, started
+
+    runtime = ctx.runtime
+    if runtime.launcher == "hosts":
+        return host_agents.starter(runtime.hosts)
+    if runtime.launcher == "kubernetes":
+        return kubernetes_agents.starter(runtime.kubernetes, ctx.log)
+    return slurm_agents.starter(runtime.slurm_training, ctx.log) if runtime.launcher == "slurm" else started.start_local
 
 
 @contextmanager

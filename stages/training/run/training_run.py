@@ -30,6 +30,7 @@ from stages.training.job.job import JobError, RankJob
 from stages.training.job.training_settings import TrainingSettings
 from stages.training.launch.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.training.launch.launch import LaunchError, launch
+from stages.training.launch.started import Starter, start_local
 from stages.training.measures.metrics import SAMPLED, MetricLine, read_metrics
 from stages.training.model.training_memory import TrainingLoad, rank_memory_bytes
 
@@ -38,6 +39,8 @@ FAILED = (JobError, LaunchError, OrderError)
 
 NOT_METRICS = ("step", "validation_units", SAMPLED)
 LOG_EVERY_STEPS = 20
+STARTS = 3
+"""Starts in a row that make no step, after which a training that loses machines ends."""
 BLOCK_POSITIONS = 1 << 18  # 2 MB per column; a multiple of the rows of a row group, so that only the last group of the file is shorter
 
 
@@ -92,33 +95,54 @@ def refuse_missing_gpus(gpus: int) -> None:
         )
 
 
-def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLine]:
+def run(job: RankJob, listener: Listener, observers: Observers, start: Starter = start_local) -> list[MetricLine]:
     """Runs a job on its ranks. It fails with an error of FAILED, or with OSError if a disk is full or read-only.
 
     A training whose batches cannot be divided over the ranks, whose schedule is longer than the run, or that needs more memory than the
-    machine has, is refused before any rank starts. When the ranks leave because training goes back, they are started again.
+    machine has, is refused before any rank starts. When the ranks leave because training goes back, they are started again; so they are,
+    from the last snapshot, when a machine among several was lost.
 
     Args:
         job: The job, for training or scoring.
         listener: Gets the events of the ranks as progress and log lines, and gives the ranks' environment.
         observers: Get metrics and text samples.
+        start: Starts the ranks.
 
     Returns:
         The lines of the metrics file, name -> value, in order.
 
     Raises:
         JobError: The job cannot run with its settings.
+        LaunchError: A rank failed.
     """
     if isinstance(job.settings, TrainingSettings):
         job.accumulation()
         if fault := job.training.schedule.fault(job.steps, job.training.warmup_of(job.steps)):
             raise JobError(f"The schedule does not fit: {fault}.")
-        refuse_too_little_memory(job)
+        if not job.machine.elsewhere:  # there, the agent of each machine looks
+            refuse_too_little_memory(job)
     job.refuse_unfit_heads()
     scratch, fingerprint = Path(job.scratch), job.fingerprint()
     rewinds = read_rewinds(scratch, fingerprint)
+    reached = vain = 0  # the furthest step; starts in a row that did not get further
+
+    def listen(rank: int, event: RankEvent) -> None:
+        nonlocal reached
+        if isinstance(event, StepDone):
+            reached = max(reached, event.step)
+        _pass_on(job, listener, observers, rank, event)
+
     while True:
-        launch(job, lambda rank, event: _pass_on(job, listener, observers, rank, event), listener.child_environment())
+        before_start = reached
+        try:
+            launch(job, listen, listener.child_environment(), start)
+        except LaunchError as error:
+            vain = 0 if reached > before_start else vain + 1
+            if not error.passing or vain == STARTS:
+                raise
+            listener.log(f"starts the training again from its last snapshot, because: {error}")
+            observers.goes_back()
+            continue
         before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
         if rewinds == before:
             break
@@ -129,7 +153,7 @@ def run(job: RankJob, listener: Listener, observers: Observers) -> list[MetricLi
 def remedy(error: Exception, scratch: Path) -> str:
     """Returns what the user can do about an error of `run`."""
     if isinstance(error, LaunchError):
-        return f"The ranks' output is kept in {scratch}/rank-*.log; when it is started again, the node continues from its last snapshot."
+        return f"The ranks' output is kept in {scratch}/*.log; when it is started again, the node continues from its last snapshot."
     return "Change the setting it names, in the recipe or with --set."
 
 
@@ -282,16 +306,16 @@ def refuse_too_little_memory(job: RankJob) -> None:
     """
     machine, each = job.machine, rank_bytes(job)
     if machine.device == "cuda":
-        has, needed, where = gpu_bytes(machine.ranks), each, "the GPU with the least memory"
+        has, needed, where = gpu_bytes(machine.ranks_per_node), each, "the GPU with the least memory"
     else:
-        has, needed, where = limit_bytes(), each * machine.ranks, "this machine"
+        has, needed, where = limit_bytes(), each * machine.ranks_per_node, "this machine"
     if needed <= has * (1 + ERROR):
         return
     other = f", runtime.zero_stage (3 in place of {machine.zero_stage})" if machine.zero_stage != 3 and machine.ranks > 1 else ""
     ranks = "" if machine.device == "cuda" else ", runtime.cpu_ranks"
     offload = ", runtime.offload_optimizer" if machine.device == "cuda" and not machine.offload_optimizer else ""
     raise JobError(
-        f"The training needs about {needed / GIB:.1f} GiB of memory ({machine.ranks} ranks with {each / GIB:.1f} GiB each), but {where} has "
+        f"The training needs about {needed / GIB:.1f} GiB of memory ({machine.ranks_per_node} ranks with {each / GIB:.1f} GiB each), but {where} has "
         f"{has / GIB:.1f} GiB. Settings that change it: runtime.micro_batch_size (now {machine.micro_batch_size}), runtime.recompute (now "
         f"{machine.recompute}){other}{offload}{ranks}, and the model's shape."
     )

@@ -121,7 +121,7 @@ def start(job: RankJob, accumulation: int) -> Engine:
     from deepspeed.utils import groups
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.device("cuda", rank) if job.machine.device == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if job.machine.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     deepspeed.init_distributed("nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_LIMIT, verbose=False)

@@ -30,7 +30,7 @@ import yaml
 
 from flows.cli.printing import print_table
 from stages.record.processes import free_port
-from stages.training.launch.launch import compiler, environment
+from stages.training.launch.started import compiler, environment
 from tests.bench.probe import emulated, probe
 from tests.bench.quality.contestants import CONTESTANTS, environment_of
 from tests.bench.quality.wikitext import Corpus, prepare

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.record.processes import free_port
-from stages.training.launch.launch import compiler, environment
+from stages.training.launch.started import compiler, environment
 from tests.bench.train.figures import Measured, SideRun
 from tests.bench.train.sides import NANOCHAT, SIDES
 

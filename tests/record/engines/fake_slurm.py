@@ -25,7 +25,7 @@ def alive(pid):
 if (root / "down").exists():
     sys.exit("error: Unable to contact slurm controller (connect failure)")
 if name == "sinfo":
-    print("all\\nlong")
+    print("all 2\\nlong 1\\nlong 1")
 elif name == "sbatch":
     if given.get("account") == "nobody":
         sys.exit("sbatch: error: Batch job submission failed: Invalid account")

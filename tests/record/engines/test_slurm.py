@@ -20,7 +20,7 @@ import pytest
 from flows.cli import main as loam
 from stages.record.contract.declaration import ShardRecord
 from stages.record.contract.errors import RecipeError, StageError
-from stages.record.contract.runtime import Runtime, SlurmRequest
+from stages.record.contract.runtime import Runtime, SlurmRequest, SlurmTraining
 from stages.record.engines import slurm, worker
 from stages.record.engines.submissions import environment
 from stages.record.tables import shards
@@ -326,6 +326,10 @@ def test_what_cannot_be_submitted_is_refused_before_any_work(arrays: Path, monke
     with pytest.raises(RecipeError, match="Slurm has no partition 'gpu'") as caught:
         slurm.refuse_unfit_slurm(SlurmRequest(partition="gpu"))
     assert caught.value.do == "The partitions are: all, long."
+    slurm.refuse_unfit_slurm(SlurmTraining(partition="long"), 2)  # nodes in two states are two lines
+    with pytest.raises(RecipeError, match="The training asks for 3 nodes, but a partition of Slurm has 2 at most") as caught:
+        slurm.refuse_unfit_slurm(SlurmTraining(), 3)
+    assert caught.value.where == "runtime.nodes"
     (arrays / "down").touch()
     with pytest.raises(RecipeError, match="Slurm does not answer: error: Unable to contact slurm controller"):
         slurm.refuse_unfit_slurm(SlurmRequest())
@@ -343,7 +347,7 @@ def test_a_command_that_hangs_or_cannot_be_started_is_no_answer(monkeypatch: pyt
             raise error
 
         monkeypatch.setattr(slurm.subprocess, "run", fails)
-        assert slurm._active("x") is None and slurm.PASSING.search(slurm._call(["sbatch"]).stderr)
+        assert slurm.active("x") is None and slurm.PASSING.search(slurm.call(["sbatch"]).stderr)
 
 
 def test_switches_of_slurm_and_keys_that_no_shard_needs_do_not_reach_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ import pytest
 
 from stages.record.processes import free_port
 from stages.training.job.job import JobError, Machine, RankJob, write_job
-from stages.training.launch.events import RankEvent, RankFailed
-from stages.training.launch.launch import LaunchError, compiler, environment, kill, launch
+from stages.training.launch.events import RankEvent, RankFailed, StepDone
+from stages.training.launch.launch import LaunchError, launch
+from stages.training.launch.started import LocalRanks, compiler, environment
+from stages.training.launch.stop_request import request_stop
 from stages.training.model.config import ModelConfig
 from tests.training.made import changed, small_job, training
 
@@ -66,14 +68,27 @@ def test_a_rank_without_its_parent_leaves(job: RankJob, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
-def test_kill_ends_what_does_not_listen_and_what_is_stopped() -> None:
+def test_ranks_end_that_do_not_listen_or_are_stopped(tmp_path: Path) -> None:
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"
     deaf = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     for process in deaf:
         assert process.stdout is not None and process.stdout.readline()
     deaf[1].send_signal(signal.SIGSTOP)
-    kill(deaf)
+    LocalRanks(tmp_path, deaf).end()
     assert [process.returncode for process in deaf] == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.long
+def test_ranks_that_somebody_else_stopped_have_not_trained_to_the_end(job: RankJob) -> None:
+    """A job of Slurm does so when its time is up, and one that is cancelled."""
+
+    def stop(rank: int, event: RankEvent) -> None:
+        if isinstance(event, StepDone):
+            request_stop(Path(job.scratch))
+
+    with pytest.raises(LaunchError, match="stopped after a step, because something else than their driver asked") as caught:
+        launch(job, stop, os.environ)
+    assert caught.value.passing
 
 
 def test_environment_of_a_rank() -> None:

@@ -79,7 +79,7 @@ def test_the_other_events(tmp_path: Path) -> None:
 
 
 def test_what_to_do_about_an_error() -> None:
-    assert "in /s/rank-*.log" in remedy(LaunchError("it ended"), Path("/s"))
+    assert "in /s/*.log" in remedy(LaunchError("it ended"), Path("/s"))
     assert remedy(JobError("too large"), Path("/s")) == "Change the setting it names, in the recipe or with --set."
 
 

@@ -15,6 +15,7 @@ from stages.training.checkpoints import checkpoint
 from stages.training.job.job import Machine, RankJob
 from stages.training.launch.events import OS_ERROR_EXIT, Logged, RankEvent, RankFailed
 from stages.training.launch.launch import LaunchError, RankErrors, _failure, launch
+from stages.training.launch.started import Ended, LocalRanks
 from tests.conftest import PROJECT
 from tests.training.made import small_job, training
 
@@ -105,19 +106,31 @@ def test_a_rank_that_cannot_even_open_its_files_ends_with_that_code(tmp_path: Pa
 def test_a_full_disk_counts_before_what_its_peers_say(tmp_path: Path) -> None:
     last = RankErrors()
     last.add(0, RankFailed("lost my peer", [3]))
-    found = _failure(tmp_path, last, [1, OS_ERROR_EXIT + errno.ENOSPC])
+    found = _failure(tmp_path, last, Ended({0: 1, 1: OS_ERROR_EXIT + errno.ENOSPC}))
     assert isinstance(found, OSError) and found.errno == errno.ENOSPC and found.filename == str(tmp_path)
     last.add(1, RankFailed("no space", number=errno.EDQUOT, file="/disk/x"))
-    found = _failure(tmp_path, last, [1, 1])
+    found = _failure(tmp_path, last, Ended({0: 1, 1: 1}))
     assert isinstance(found, OSError) and (found.errno, found.filename) == (errno.EDQUOT, "/disk/x")
 
 
 def test_other_errors_of_the_system_are_sentences(tmp_path: Path) -> None:
-    found = _failure(tmp_path, RankErrors(), [None, OS_ERROR_EXIT + errno.EIO])
+    found = _failure(tmp_path, RankErrors(), Ended({1: OS_ERROR_EXIT + errno.EIO}))
     assert isinstance(found, LaunchError) and str(found) == "A training rank cannot continue: Input/output error."
     last = RankErrors()
     last.add(1, RankFailed("OSError: [Errno 5] Input/output error", number=errno.EIO))
-    assert str(_failure(tmp_path, last, [None, OS_ERROR_EXIT + errno.EIO])) == "OSError: [Errno 5] Input/output error"
+    assert str(_failure(tmp_path, last, Ended({1: OS_ERROR_EXIT + errno.EIO}))) == "OSError: [Errno 5] Input/output error"
+
+
+@pytest.mark.parametrize(("code", "ended"), [("os.kill(os.getpid(), 9)", "by signal SIGKILL"), ("sys.exit(7)", "with exit code 7")])
+def test_a_rank_that_says_nothing_is_named_with_its_last_words(tmp_path: Path, code: str, ended: str) -> None:
     (tmp_path / "rank-1.log").write_text("words of another library")
-    for code, ended in ((-9, "by signal SIGKILL"), (7, "with exit code 7")):
-        assert str(_failure(tmp_path, RankErrors(), [None, code])) == f"Training rank 1 ended {ended}.\nwords of another library"
+    words = [[sys.executable, "-c", "import time; time.sleep(60)"], [sys.executable, "-c", f"import os, sys; {code}"]]
+    ranks = LocalRanks(tmp_path, [subprocess.Popen(word) for word in words])
+    ranks.processes[1].wait(timeout=60)
+    found = ranks.ended()
+    ranks.end()
+    assert found
+    error = _failure(tmp_path, RankErrors(), found)
+    assert (
+        isinstance(error, LaunchError) and str(error) == f"Training rank 1 ended {ended}.\nwords of another library" and not error.passing
+    )

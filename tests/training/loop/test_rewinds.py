@@ -54,7 +54,7 @@ def train(job: RankJob, monkeypatch: pytest.MonkeyPatch, told: list[str] | None 
     """Runs a job as the stage does, with ranks that are this process. told: gets "goes back" for each time, and the lines of the log."""
     told = [] if told is None else told
 
-    def launch(job: RankJob, listen: Any, variables: Any) -> None:
+    def launch(job: RankJob, listen: Any, variables: Any, start: Any) -> None:
         event_path(Path(job.scratch), 0).unlink(missing_ok=True)
         training_loop.train(job, plain.engine_of(job), open_events(Path(job.scratch), 0))
         told.extend(event.text for event in EventTail(event_path(Path(job.scratch), 0)).read() if isinstance(event, Logged))

@@ -156,7 +156,7 @@ def test_a_job_that_does_not_divide_is_refused_before_any_rank_starts(job: RankJ
 
 def test_what_to_do_after_a_rank_has_failed() -> None:
     assert remedy(LaunchError("it ended"), Path("/s")) == (
-        "The ranks' output is kept in /s/rank-*.log; when it is started again, the node continues from its last snapshot."
+        "The ranks' output is kept in /s/*.log; when it is started again, the node continues from its last snapshot."
     )
 
 

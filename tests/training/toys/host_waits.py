@@ -20,7 +20,7 @@ def reader() -> str:
 
 def main(folder: Path) -> None:
     from stages.record.processes import free_port
-    from stages.training.launch.launch import compiler, environment
+    from stages.training.launch.started import compiler, environment
 
     os.environ.update({**environment(0, 1, free_port(), "cpu"), **compiler("")})
     import torch

@@ -14,7 +14,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from stages.training.job.job import JobError, Machine
 from stages.training.job.training_settings import ScoringSettings
-from stages.training.launch.launch import compiler, launch
+from stages.training.launch.launch import launch
+from stages.training.launch.started import compiler
 from stages.training.losses.loss_dpo import DpoLoss
 from stages.training.losses.loss_next_token import NextTokenLoss
 from stages.training.measures.metrics import read_metrics

@@ -1,0 +1,198 @@
+"""The ranks of a job on several machines: one agent per machine, which is torch's own (torchrun's) behind our checks (run/node_agent.py).
+
+The driver writes one file that all agents read, and each agent leaves a report. Both are in the job's scratch folder, on the file system that the
+machines share. The agents find each other by torch's rendezvous c10d. They restart nothing: when a rank fails, all agents end, and the
+driver starts the job again from its last snapshot, which gives the same bytes.
+Guarantee: what a rank has written is seen by the driver within LATE_S (the rank syncs its files every second, launch/events.py).
+Cost: about 3 s more per start than ranks of this machine: the agent imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from stages.record.contract.source_code import code_digest
+from stages.record.engines.worker import BundleHeader, deciding_versions
+from stages.record.processes import read_replaced
+from stages.record.store.files import write_durably
+from stages.training.job.job import RankJob
+from stages.training.launch.started import RANK, STACKS_S, Ended, common_environment, compiler, ended_text, kernels
+
+NODE_AGENT = "stages.training.run.node_agent"
+"""The module that an agent runs."""
+LATE_S = 10.0
+"""Longest delay after which a machine sees what another one has written; 5 s were measured on JuiceFS."""
+SETTLES_S = 10.0
+"""Time in which the other agents of a failed job leave their reports. The first to fail is often not the cause: it lost its connection."""
+NETWORK = ("NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "FI_")
+"""Variables of the driver that the ranks get: how they reach each other."""
+
+
+@dataclass(frozen=True)
+class AgentStart:
+    """What all agents of one start read.
+
+    Attributes:
+        run: A name that no other start has.
+        job: The file of the job.
+        nodes: Number of agents.
+        ranks_per_node: Ranks of each.
+        limit_s: Seconds in which all agents must have come.
+        environment: Variables of the ranks.
+        header: The code and the versions that the driver has; an agent with others refuses.
+    """
+
+    run: str
+    job: str
+    nodes: int
+    ranks_per_node: int
+    limit_s: int
+    environment: dict[str, str]
+    header: BundleHeader
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of the job."""
+        return Path(self.job).parent
+
+    def report(self, node: int) -> Path:
+        """Returns the path of the report of an agent, counted from 0."""
+        return self.scratch / f"agent-{self.run}-{node}.json"
+
+    def output(self, node: int) -> Path:
+        """Returns the path of the output of an agent and its ranks."""
+        return self.scratch / f"agent-{node}.log"
+
+
+@dataclass(frozen=True)
+class AgentReport:
+    """How an agent ended.
+
+    Attributes:
+        codes: rank -> exit code, of those of its ranks that ended by themselves.
+        text: Why it ended, if no rank is named in `codes`.
+        lost: Whether it lost the connection to the other agents.
+    """
+
+    codes: dict[int, int] = field(default_factory=dict)
+    text: str = ""
+    lost: bool = False
+
+
+def write_start(job: RankJob, path: Path, variables: Mapping[str, str]) -> tuple[AgentStart, Path]:
+    """Returns what the agents read and its file, after writing it. Of the driver's variables the ranks get those of the network.
+
+    Args:
+        job: The job.
+        path: Its file.
+        variables: The driver's environment without credentials.
+    """
+    machine = job.machine
+    passed = {name: value for name, value in variables.items() if name.startswith(NETWORK)}
+    environment = passed | common_environment(machine.device) | compiler(kernels(job)) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    header: BundleHeader = {"module": RANK, "code": code_digest(RANK), "versions": deciding_versions()}
+    start = AgentStart(uuid4().hex[:12], str(path), machine.nodes, machine.ranks_per_node, machine.rendezvous_limit_s, environment, header)
+    withdraw_stacks(start.scratch)
+    for old in start.scratch.glob("agent-*"):
+        old.unlink(missing_ok=True)
+    file = start.scratch / "agents.json"
+    write_durably(file, json.dumps(asdict(start), indent=1))
+    return start, file
+
+
+def read_start(path: Path) -> AgentStart:
+    """Returns what the driver wrote for the agents."""
+    return AgentStart(**json.loads(read_replaced(path)))
+
+
+def write_report(start: AgentStart, node: int, report: AgentReport) -> None:
+    """Writes the report of an agent."""
+    write_durably(start.report(node), json.dumps(asdict(report)))
+
+
+def read_reports(start: AgentStart) -> dict[int, AgentReport]:
+    """Returns agent -> its report, of those that have left one."""
+    found = {}
+    for node in range(start.nodes):
+        if start.report(node).is_file():
+            values = json.loads(read_replaced(start.report(node)))
+            codes = {int(rank): code for rank, code in values.pop("codes").items()}
+            found[node] = AgentReport(codes, **values)
+    return found
+
+
+def agent_words(file: Path) -> list[str]:
+    """Returns the words of an agent's command, without --node, --endpoint and --address."""
+    return [sys.executable, "-m", NODE_AGENT, str(file)]
+
+
+@dataclass
+class Settling:
+    """Waits, after the first agent has failed, until the others have left their reports too, and then says how the job ended.
+
+    Attributes:
+        start: What the agents read.
+        since: When the first one had failed, by a monotonic clock; None before.
+    """
+
+    start: AgentStart
+    since: float | None = None
+
+    def ended(self, gone: Mapping[int, str]) -> Ended | None:
+        """Returns how the job ended; None while agents work, or may still leave a report.
+
+        Args:
+            gone: Agents that ended without doing their work -> how, for a message where one has left no report.
+        """
+        reports = read_reports(self.start)
+        failed = {node: report for node, report in reports.items() if report.text or any(report.codes.values())}
+        if not failed and not gone:
+            codes = {rank: code for report in reports.values() for rank, code in report.codes.items()}
+            return Ended(codes) if len(reports) == self.start.nodes else None
+        self.since = time.monotonic() if self.since is None else self.since
+        if len(reports.keys() | gone.keys()) < self.start.nodes and time.monotonic() - self.since < SETTLES_S:
+            return None
+        return judged(self.start, failed, {node: text for node, text in gone.items() if node not in reports})
+
+
+def judged(start: AgentStart, failed: Mapping[int, AgentReport], gone: Mapping[int, str]) -> Ended:
+    """Returns how a job ended of which an agent failed. What may pass counts most: the others fail because of it.
+
+    Args:
+        start: What the agents read.
+        failed: Agents that report a failure.
+        gone: Agents that left no report -> how they ended.
+    """
+    codes = {rank: code for report in failed.values() for rank, code in report.codes.items()}
+    killed = [rank for rank, code in sorted(codes.items()) if code < 0]
+    if gone and not killed:
+        return Ended(codes, next(iter(gone.values())), passing=True)
+    said = sorted((report for report in failed.values() if report.text), key=lambda report: report.lost)  # refusals first
+    if said and not killed:
+        return Ended(codes, said[0].text, said[0].lost)
+    rank = killed[0] if killed else min(codes)
+    node = next(node for node, report in failed.items() if rank in report.codes)
+    text = ended_text(f"Training rank {rank} on machine {node + 1} of {start.nodes}", codes[rank], start.output(node))
+    return Ended(codes, text, passing=bool(killed))
+
+
+def stacks_path(scratch: Path) -> Path:
+    """Returns the path of the request that agents make their ranks write their stacks."""
+    return scratch / "stacks"
+
+
+def request_stacks(scratch: Path) -> None:
+    """Asks the agents that their ranks write their stacks into their output, and waits until they can have done so."""
+    stacks_path(scratch).touch()
+    time.sleep(STACKS_S + LATE_S)
+
+
+def withdraw_stacks(scratch: Path) -> None:
+    """Removes a request of an earlier start."""
+    stacks_path(scratch).unlink(missing_ok=True)

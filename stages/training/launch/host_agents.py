@@ -1,0 +1,108 @@
+"""Starts the ranks of a job on other machines by ssh (launcher hosts): one connection per machine, which holds one agent.
+
+Guarantee: an agent ends with its connection, and its ranks with it: when the driver is killed, nothing goes on. A machine that is lost ends the
+job; the driver starts it again from the last snapshot.
+Cost: one process of ssh per machine.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.runtime import HostsRequest
+from stages.training.job.job import RankJob
+from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
+from stages.training.launch.started import PROJECT, Ended, Starter, ended_text, python_path
+
+ENDS_S = 10.0
+
+
+@dataclass
+class HostAgents:
+    """The agents of a job, each behind a connection.
+
+    Attributes:
+        start: What they read.
+        hosts: Their machines.
+        settling: Waits for their reports.
+        connections: The processes that hold the connections.
+    """
+
+    start: AgentStart
+    hosts: tuple[str, ...]
+    settling: Settling
+    connections: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    late_s: float = LATE_S
+
+    def waits(self) -> str:
+        """Returns an empty text: nothing is queued."""
+        return ""
+
+    def ended(self) -> Ended | None:
+        """Returns how they ended; None while they run."""
+        codes = {node: connection.poll() for node, connection in enumerate(self.connections)}
+        return self.settling.ended({node: self._text(node, code) for node, code in codes.items() if code})
+
+    def _text(self, node: int, code: int) -> str:
+        return ended_text(f"The agent on {self.hosts[node]}", code, self.start.output(node))
+
+    def states(self) -> Sequence[str]:
+        """Returns empty texts: the processes are elsewhere."""
+        return [""] * (self.start.nodes * self.start.ranks_per_node)
+
+    def write_stacks(self) -> None:
+        """See `Started`."""
+        request_stacks(self.start.scratch)
+
+    def end(self) -> None:
+        """Closes the connections. An agent ends when its input ends; a connection that stays is killed."""
+        for connection in self.connections:
+            with suppress(OSError):
+                assert connection.stdin
+                connection.stdin.close()
+        for connection in self.connections:
+            try:
+                connection.wait(ENDS_S)
+            except subprocess.TimeoutExpired:
+                connection.kill()
+                connection.wait()
+
+
+def starter(request: HostsRequest) -> Starter:
+    """Returns what starts the ranks of a job on hosts."""
+
+    def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> HostAgents:
+        given, file = write_start(job, path, variables)
+        agents = HostAgents(given, request.names, Settling(given))
+        with ExitStack() as stack:
+            stack.callback(agents.end)
+            for node, host in enumerate(request.names):
+                place = ["--node", str(node), "--endpoint", f"{request.names[0]}:{request.port}", "--address", host, "--tied"]
+                words = shlex.join([*agent_words(file), *place])
+                command = f"cd {shlex.quote(str(PROJECT))} && exec env PYTHONPATH={shlex.quote(python_path())} {words}"
+                shell = [word.replace("{host}", host) for word in request.shell]
+                with given.output(node).open("wb") as output:
+                    connection = subprocess.Popen([*shell, command], stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
+                agents.connections.append(connection)
+            stack.pop_all()
+        return agents
+
+    return start
+
+
+def refuse_unfit_hosts(request: HostsRequest) -> None:
+    """Checks, before any work, that this machine can start something on the hosts.
+
+    Raises:
+        RecipeError: The program of the shell is not here.
+    """
+    if not request.shell or not shutil.which(request.shell[0]):
+        what = f"runtime.launcher is hosts, but this machine has no {request.shell[0] if request.shell else 'shell'}."
+        raise RecipeError(what, where="runtime.hosts.shell", do="Install it, or set runtime.launcher=local.")

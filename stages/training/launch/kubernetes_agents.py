@@ -1,0 +1,212 @@
+"""Starts the ranks of a job on a Kubernetes cluster (launcher kubernetes): a JobSet, or a TrainJob of Kubeflow Trainer, with an agent per pod.
+
+The driver runs where `kubectl` reaches the cluster and the home is mounted at the path that the pods have, for example in a pod of the same image.
+Guarantee: the object has a name of its own, which is on disk before it is created: a driver that was killed leaves one that the next driver
+deletes. A pod that is lost or evicted ends the job; the driver creates it again, and it goes on from the last snapshot.
+Cost: one `kubectl get` every POLL_S seconds while the job runs.
+Source: https://jobset.sigs.k8s.io (names of pods), https://www.kubeflow.org/docs/components/trainer (runtimePatches), https://kueue.sigs.k8s.io (queue-name).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.runtime import KubernetesRequest
+from stages.record.engines.submissions import last_line, read_json
+from stages.record.store.files import write_durably
+from stages.training.job.job import RankJob
+from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
+from stages.training.launch.heartbeat import heartbeat_path
+from stages.training.launch.launch import LaunchError
+from stages.training.launch.started import Ended, Starter
+
+POLL_S = 5.0
+PORT = 29500
+QUEUE = "kueue.x-k8s.io/queue-name"
+VERSIONS = {"JobSet": "jobset.x-k8s.io/v1alpha2", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
+START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > "{output}" 2>&1'
+
+
+@dataclass
+class PodAgents:
+    """The agents of a job, a pod each.
+
+    Attributes:
+        start: What they read.
+        asked: What is asked for.
+        name: Name of the object.
+        settling: Waits for their reports.
+        looked: When kubectl was asked, by a monotonic clock.
+    """
+
+    start: AgentStart
+    asked: KubernetesRequest
+    name: str
+    settling: Settling
+    looked: float = 0.0
+    late_s: float = LATE_S
+
+    def waits(self) -> str:
+        """Returns that pods wait, until the first rank has begun."""
+        return "" if heartbeat_path(self.start.scratch, 0).exists() else "pods are not running yet"
+
+    def ended(self) -> Ended | None:
+        """Returns how they ended; None while they run."""
+        if time.monotonic() - self.looked < POLL_S:
+            return None
+        self.looked = time.monotonic()
+        done = kubectl("get", self.asked, f"{self.asked.kind.lower()}/{self.name}", "--output=json", "--ignore-not-found")
+        if done.returncode:
+            return None  # the API server does not answer; the heartbeats say whether the ranks go on
+        if not done.stdout.strip():
+            return Ended(text=f"The {self.asked.kind} {self.name} is gone from Kubernetes.", passing=True)
+        conditions = json.loads(done.stdout).get("status", {}).get("conditions", [])
+        held = {one["type"]: one.get("message", "") for one in conditions if one.get("status") == "True"}
+        failed = f"The {self.asked.kind} {self.name} failed: {held.get('Failed')}"
+        return self.settling.ended(dict.fromkeys(range(self.start.nodes), failed) if "Failed" in held else {})
+
+    def states(self) -> Sequence[str]:
+        """Returns empty texts: the processes are elsewhere."""
+        return [""] * (self.start.nodes * self.start.ranks_per_node)
+
+    def write_stacks(self) -> None:
+        """See `Started`."""
+        request_stacks(self.start.scratch)
+
+    def end(self) -> None:
+        """Deletes the object, with its pods."""
+        _delete(self.asked, self.name, self.start.scratch)
+
+
+def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
+    """Returns what starts the ranks of a job on Kubernetes.
+
+    Args:
+        asked: What is asked for.
+        log: Writes a sentence to the log.
+
+    What Kubernetes refuses is a LaunchError of the start.
+    """
+
+    def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> PodAgents:
+        scratch = Path(job.scratch)
+        if before := read_json(_name_path(scratch)).get("name"):
+            log(f"deletes {asked.kind} {before} of Kubernetes, which a driver left that was killed")
+            _delete(asked, str(before), scratch)
+        given, file = write_start(job, path, variables)
+        name = f"loam-{given.run}"
+        write_durably(_name_path(scratch), json.dumps({"name": name}))
+        agents = PodAgents(given, asked, name, Settling(given))
+        done = kubectl("create", asked, "--filename=-", given=json.dumps(manifest(asked, given, file, name, job.machine.device == "cuda")))
+        if done.returncode:
+            agents.end()
+            raise LaunchError(f"Kubernetes refuses the training: {last_line(done.stderr)} Correct runtime.kubernetes.")
+        log(
+            f"{asked.kind} {name} of Kubernetes: {given.nodes} pods with {given.ranks_per_node} ranks each; output in {scratch}/agent-*.log"
+        )
+        return agents
+
+    return start
+
+
+def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str, gpus: bool) -> dict[str, JsonValue]:
+    """Returns the object of a job.
+
+    Args:
+        asked: What is asked for.
+        start: What the agents read.
+        file: Its file.
+        name: Name of the object; the pods are NAME-node-0-I.NAME.
+        gpus: Whether the ranks compute on GPUs.
+    """
+    pod = f"{name}-node-0-{{}}.{name}"
+    words = START.format(
+        first=pod.format(0),
+        port=PORT,
+        others=pod.format("$JOB_COMPLETION_INDEX"),
+        output=f"{start.scratch}/agent-$JOB_COMPLETION_INDEX.log",
+    )
+    command: list[JsonValue] = ["sh", "-c", words, *agent_words(file)]
+    limits: dict[str, JsonValue] = {"cpu": str(asked.cores)}
+    limits |= {"memory": f"{asked.memory_mb}M"} if asked.memory_mb else {}
+    limits |= {asked.gpu_resource: str(start.ranks_per_node)} if gpus else {}
+    resources: dict[str, JsonValue] = {"requests": dict(limits), "limits": dict(limits)}
+    mounts: JsonValue = [{"name": "home", "mountPath": asked.mount}, {"name": "shm", "mountPath": "/dev/shm"}]
+    volumes: JsonValue = [
+        {"name": "home", "persistentVolumeClaim": {"claimName": asked.claim}},
+        {"name": "shm", "emptyDir": {"medium": "Memory"}},
+    ]
+    metadata: dict[str, JsonValue] = {"name": name, "labels": {QUEUE: asked.queue} if asked.queue else {}}
+    head: dict[str, JsonValue] = {"apiVersion": VERSIONS[asked.kind], "kind": asked.kind, "metadata": metadata}
+    if asked.kind == "TrainJob":
+        containers: JsonValue = [{"name": "node", "volumeMounts": mounts}]
+        patch: JsonValue = {"template": {"spec": {"template": {"spec": {"volumes": volumes, "containers": containers}}}}, "name": "node"}
+        return head | {
+            "spec": {
+                "runtimeRef": {"name": asked.runtime, "kind": "ClusterTrainingRuntime", "apiGroup": "trainer.kubeflow.org"},
+                "trainer": {"image": asked.image, "command": command, "numNodes": start.nodes, "resourcesPerNode": resources},
+                "runtimePatches": [{"manager": "loam", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patch]}}}}],
+            }
+        }
+    container: JsonValue = {"name": "agent", "image": asked.image, "command": command, "resources": resources, "volumeMounts": mounts}
+    template: JsonValue = {"spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes}}
+    pods: JsonValue = {
+        "completionMode": "Indexed",
+        "completions": start.nodes,
+        "parallelism": start.nodes,
+        "backoffLimit": 0,
+        "template": template,
+    }
+    replicated: JsonValue = [{"name": "node", "replicas": 1, "template": {"spec": pods}}]
+    return head | {
+        "spec": {
+            "failurePolicy": {"maxRestarts": 0},
+            "network": {"enableDNSHostnames": True},
+            "suspend": bool(asked.queue),
+            "replicatedJobs": replicated,
+        }
+    }
+
+
+def kubectl(verb: str, asked: KubernetesRequest, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Returns a finished command of kubectl in the namespace. It has a time limit; then the exit code is 1."""
+    command = ["kubectl", verb, f"--namespace={asked.namespace}", *words]
+    try:
+        return subprocess.run(
+            command, input=given, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", "no answer within 120 seconds")
+
+
+def refuse_unfit_kubernetes(asked: KubernetesRequest) -> None:
+    """Checks, before any work, that this machine can create what the recipe asks for.
+
+    Raises:
+        RecipeError: kubectl is missing, or the cluster does not have the kind of object.
+    """
+    if not shutil.which("kubectl"):
+        do = "Run it where kubectl reaches the cluster, or set runtime.launcher=local."
+        raise RecipeError("runtime.launcher is kubernetes, but this machine has no kubectl.", where="runtime.launcher", do=do)
+    done = kubectl("get", asked, asked.kind.lower(), "--output=name")
+    if done.returncode:
+        do = "Install JobSet or Kubeflow Trainer in the cluster, or correct runtime.kubernetes."
+        raise RecipeError(f"Kubernetes does not list {asked.kind}s: {last_line(done.stderr)}", where="runtime.kubernetes", do=do)
+
+
+def _delete(asked: KubernetesRequest, name: str, scratch: Path) -> None:
+    kubectl("delete", asked, f"{asked.kind.lower()}/{name}", "--ignore-not-found", "--timeout=60s")
+    _name_path(scratch).unlink(missing_ok=True)
+
+
+def _name_path(scratch: Path) -> Path:
+    return scratch / "kubernetes-job.json"

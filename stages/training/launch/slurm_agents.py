@@ -1,0 +1,180 @@
+"""Starts the ranks of a job as one job of Slurm (launcher slurm): an agent per node, under srun.
+
+Guarantee: the job has a name of its own, which is on disk before it is submitted: a driver that was killed leaves a job that the next one
+cancels. A node that is lost, and the end of the job's time, end the job; the driver submits it again, and it goes on from the last snapshot.
+Before its time is up the job saves a snapshot (SIGTERM to the batch script, NOTICE_S before).
+Cost: one `squeue` every POLL_S seconds while the job runs.
+Source: https://slurm.schedmd.com/srun.html (--kill-on-bad-exit) and sbatch.html (--signal).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.record.contract.runtime import SlurmTraining
+from stages.record.engines.slurm import NEVER, active, call, cancel
+from stages.record.engines.submissions import last_line, read_json
+from stages.record.store.files import write_durably
+from stages.training.job.job import RankJob
+from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
+from stages.training.launch.launch import LaunchError
+from stages.training.launch.started import PROJECT, Ended, Starter, python_path
+from stages.training.launch.stop_request import stop_path, withdraw_stop
+
+POLL_S = 3.0
+NOTICE_S = 60
+"""What Slurm adds to stop_grace_s before it ends a job: it looks at its jobs once per minute."""
+TIME_IS_UP = 75
+"""Exit code of a job that was told that its time is up, and saved a snapshot (EX_TEMPFAIL of sysexits.h)."""
+SCRIPT = """#!/bin/bash
+cd {project} || exit 1
+export PYTHONPATH={path}
+address() {{ scontrol show node -o "$1" | tr ' ' '\\n' | sed -n 's/^NodeAddr=//p'; }}
+export FIRST="$(address "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)")"
+export -f address
+trap 'touch {stop}; told=1' TERM
+srun --kill-on-bad-exit=1 --input=none --output={output} bash -c \
+ 'exec {agent} --node "$SLURM_NODEID" --endpoint "$FIRST:$((20000 + SLURM_JOB_ID % 20000))" --address "$(address "$SLURMD_NODENAME")"' &
+wait $!; code=$?
+while kill -0 $! 2>/dev/null; do wait $!; code=$?; done
+[ -z "$told" ] || code={up}
+echo $code > {ended}.part && mv {ended}.part {ended}
+exit $code
+"""
+
+
+@dataclass
+class SlurmAgents:
+    """The agents of a job of Slurm.
+
+    Attributes:
+        start: What they read.
+        name: Name of the job.
+        settling: Waits for their reports.
+        log: Writes a sentence to the log.
+        reason: Why the job waits; empty if it runs.
+        looked: When squeue was asked, by a monotonic clock.
+    """
+
+    start: AgentStart
+    name: str
+    settling: Settling
+    log: Callable[[str], None]
+    reason: str = "submitted"
+    looked: float = 0.0
+    late_s: float = LATE_S
+
+    def waits(self) -> str:
+        """Returns why the job waits; empty if it runs."""
+        return self.reason
+
+    def ended(self) -> Ended | None:
+        """Returns how they ended; None while they run."""
+        if (end := _ended(self.start)) is not None:
+            if end == TIME_IS_UP:
+                return Ended(text="The time of the job of Slurm is up.", passing=True)
+            return self.settling.ended(
+                dict.fromkeys(range(self.start.nodes), f"The job of Slurm ended with exit code {end}.") if end else {}
+            )
+        if time.monotonic() - self.looked < POLL_S:
+            return None
+        self.looked = time.monotonic()
+        found = active(self.name)
+        if found is False:  # ended, or lost with its batch node; the file of the exit code may come late
+            time.sleep(self.late_s)
+            return None if _ended(self.start) is not None else Ended(text=f"The job {self.name} of Slurm is gone.", passing=True)
+        reason = ", ".join(sorted(found)) if found else ""
+        if NEVER.search(reason):
+            return Ended(text=f"Slurm does not start the job {self.name}: {reason}. Correct runtime.slurm_training.")
+        if reason and reason != self.reason:
+            self.log(f"job {self.name} of Slurm waits: {reason}")
+        self.reason = reason
+        return None
+
+    def states(self) -> Sequence[str]:
+        """Returns empty texts: the processes are elsewhere."""
+        return [""] * (self.start.nodes * self.start.ranks_per_node)
+
+    def write_stacks(self) -> None:
+        """See `Started`."""
+        request_stacks(self.start.scratch)
+
+    def end(self) -> None:
+        """Cancels the job, if it has not ended."""
+        cancel(self.name)
+        _name_path(self.start.scratch).unlink(missing_ok=True)
+
+
+def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
+    """Returns what starts the ranks of a job as a job of Slurm.
+
+    Args:
+        asked: What is asked for.
+        log: Writes a sentence to the log.
+
+    What Slurm refuses is a LaunchError of the start.
+    """
+
+    def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> SlurmAgents:
+        scratch = Path(job.scratch)
+        if before := read_json(_name_path(scratch)).get("name"):
+            log(f"cancels job {before} of Slurm, which a driver left that was killed")
+            cancel(str(before))
+            withdraw_stop(scratch)  # the end of that job has asked its ranks to stop
+        given, file = write_start(job, path, variables)
+        name = f"loam:{scratch.name}:{given.run}"
+        write_durably(_name_path(scratch), json.dumps({"name": name}))
+        done = call(["sbatch", *_options(asked, job, name, scratch)], script(given, file))
+        agents = SlurmAgents(given, name, Settling(given), log)
+        if done.returncode:
+            agents.end()
+            raise LaunchError(f"Slurm refuses the training: {last_line(done.stderr)} Correct runtime.slurm_training.")
+        log(f"job {name} of Slurm: {given.nodes} nodes with {given.ranks_per_node} ranks each; its output is in {scratch}/agent-*.log")
+        return agents
+
+    return start
+
+
+def script(start: AgentStart, file: Path) -> str:
+    """Returns the batch script of a job."""
+    values = {
+        "project": PROJECT, "path": python_path(), "stop": stop_path(start.scratch), "ended": _ended_path(start),
+        "output": f"{str(start.scratch).replace('%', '%%')}/agent-%n.log",
+    }  # fmt: skip
+    return SCRIPT.format(
+        agent=shlex.join(agent_words(file)).replace("'", "'\\''"), up=TIME_IS_UP, **{k: shlex.quote(str(v)) for k, v in values.items()}
+    )
+
+
+def _options(asked: SlurmTraining, job: RankJob, name: str, scratch: Path) -> list[str]:
+    machine = job.machine
+    optional = {
+        "partition": asked.partition, "account": asked.account, "mem": f"{asked.memory_mb}M" if asked.memory_mb else "",
+        "time": str(asked.time_min or ""), "gpus-per-node": str(machine.ranks_per_node) if machine.device == "cuda" else "",
+    }  # fmt: skip
+    return [
+        "--parsable", "--no-requeue", "--export=ALL", f"--nodes={machine.nodes}", "--ntasks-per-node=1", f"--job-name={name}",
+        f"--cpus-per-task={asked.cores}", f"--signal=B:TERM@{machine.stop_grace_s + NOTICE_S}",
+        f"--output={str(scratch).replace('%', '%%')}/batch.log", *(f"--{option}={value}" for option, value in optional.items() if value),
+    ]  # fmt: skip
+
+
+def _ended(start: AgentStart) -> int | None:
+    """Returns the exit code that the batch script has written; None before."""
+    try:
+        return int(_ended_path(start).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _ended_path(start: AgentStart) -> Path:
+    return start.scratch / f"agent-{start.run}.ended"
+
+
+def _name_path(scratch: Path) -> Path:
+    return scratch / "slurm-job.json"

@@ -1,0 +1,189 @@
+"""What the launcher asks of ranks that were started, and the first way to start them: as processes of this machine.
+
+Guarantee: the ranks die with the caller (PR_SET_PDEATHSIG, set in the rank), and stay in its process group.
+Cost: one poll per rank and look.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from stages.record.processes import free_port
+from stages.training.job.job import RankJob
+from stages.training.launch.stall import process_state
+
+RANK = "stages.training.loop.rank"
+"""The module that a rank runs."""
+STACKS_S = 1.0
+TAIL_LINES = 15
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How ranks ended.
+
+    Attributes:
+        codes: rank -> exit code, as far as they are known; 0 is a rank that did its work.
+        text: What to say where no rank said why; empty if all did their work.
+        passing: Whether another start may succeed: a machine was lost, a rank was killed, or its time was up.
+    """
+
+    codes: Mapping[int, int] = field(default_factory=dict)
+    text: str = ""
+    passing: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether the ranks did not do their work."""
+        return bool(self.text) or any(self.codes.values())
+
+
+class Started(Protocol):
+    """Ranks that were started together. They see the job's scratch folder; what they write there is seen here within `late_s`."""
+
+    @property
+    def late_s(self) -> float:
+        """Seconds after which what a rank has written is seen here."""
+
+    def waits(self) -> str:
+        """Returns why the ranks have not begun, through no fault of theirs; empty if they have."""
+
+    def ended(self) -> Ended | None:
+        """Returns how the ranks ended; None while they run. They have ended when all have done their work, or one has failed."""
+
+    def states(self) -> Sequence[str]:
+        """Returns the state of each rank's process (`stall.process_state`), as far as it is known."""
+
+    def write_stacks(self) -> None:
+        """Makes every rank that can write the stacks of its threads into its output."""
+
+    def end(self) -> None:
+        """Ends the ranks that still run, at once: they keep nothing that a snapshot does not have."""
+
+
+Starter = Callable[[RankJob, Path, Mapping[str, str]], Started]
+"""starter(job, the file of the job, environment of the ranks) starts the ranks."""
+
+
+@dataclass
+class LocalRanks:
+    """Ranks of this machine.
+
+    Attributes:
+        scratch: Folder of the job, which gets the output of each rank.
+        processes: The processes, by rank.
+    """
+
+    scratch: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    late_s: float = 0.0
+
+    def waits(self) -> str:
+        """Returns an empty text."""
+        return ""
+
+    def ended(self) -> Ended | None:
+        """Returns how they ended; None while they run."""
+        known = {rank: code for rank, process in enumerate(self.processes) if (code := process.poll()) is not None}
+        failed = next((rank for rank, code in known.items() if code), None)
+        if failed is None:
+            return Ended(known) if len(known) == len(self.processes) else None
+        return Ended(known, ended_text(f"Training rank {failed}", known[failed], self.scratch / f"rank-{failed}.log"))
+
+    def states(self) -> Sequence[str]:
+        """Returns the state of each process."""
+        return [process_state(process.pid) for process in self.processes]
+
+    def write_stacks(self) -> None:
+        """See `Started`."""
+        for process in self.processes:
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(STACKS_S)
+
+    def end(self) -> None:
+        """Ends them by SIGKILL; SIGTERM is not for a rank."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self.processes:
+            process.wait()
+
+
+def start_local(job: RankJob, path: Path, variables: Mapping[str, str]) -> LocalRanks:
+    """Returns the ranks of a job, started as processes of this machine.
+
+    Args:
+        job: The job.
+        path: Its file.
+        variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
+            kept unchanged.
+    """
+    scratch, port = Path(job.scratch), free_port()
+    started = LocalRanks(scratch)
+    with ExitStack() as stack:
+        stack.callback(started.end)
+        for rank in range(job.machine.ranks):
+            place = environment(rank, job.machine.ranks, port, job.machine.device)
+            own = {**variables, **place, **compiler(kernels(job)), "PYTHONPATH": python_path()}
+            words = [sys.executable, "-m", RANK, str(path), str(os.getpid())]
+            with (scratch / f"rank-{rank}.log").open("wb") as output:
+                process = subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+            started.processes.append(process)
+        stack.pop_all()
+    return started
+
+
+def ended_text(who: str, code: int, output: Path) -> str:
+    """Returns how a process ended, with the end of its output."""
+    try:
+        lines = output.read_text(errors="replace", encoding="utf-8").splitlines()[-TAIL_LINES:]
+    except FileNotFoundError:
+        lines = []
+    ended = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+    return f"{who} ended {ended}." + ("\n" + "\n".join(lines) if lines else "")
+
+
+def common_environment(device: str) -> dict[str, str]:
+    """Returns the environment variables that every rank needs before it imports torch and DeepSpeed, wherever it runs."""
+    return {
+        "DS_ACCELERATOR": device, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONWARNINGS": "ignore",
+        "TOKENIZERS_PARALLELISM": "false", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }  # fmt: skip
+
+
+def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
+    """Returns the environment variables of a rank of this machine: the common ones, its place, and loopback as its network."""
+    return common_environment(device) | {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+
+
+def compiler(kernels: str) -> dict[str, str]:
+    """Returns the environment variables of torch's compiler.
+
+    Args:
+        kernels: Folder of compiled kernels. Empty turns the compiler off: else DeepSpeed's Muon loads it, 1.7 s of CPU time per rank.
+    """
+    return {"TORCHINDUCTOR_CACHE_DIR": kernels} if kernels else {"TORCHDYNAMO_DISABLE": "1"}
+
+
+def kernels(job: RankJob) -> str:
+    """Returns the folder of compiled kernels of a job; empty if it compiles nothing."""
+    return job.machine.kernels if job.compiles() else ""
+
+
+def python_path() -> str:
+    """Returns PYTHONPATH with this project first."""
+    rest = os.environ.get("PYTHONPATH")
+    return f"{PROJECT}{os.pathsep}{rest}" if rest else str(PROJECT)

@@ -1,0 +1,115 @@
+"""A training in pods: the objects that are created, and with a kubectl that starts each pod as a process, the bytes of one machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.record.contract.errors import RecipeError
+from stages.record.contract.runtime import KubernetesRequest, Runtime
+from stages.training.job.job import Machine
+from stages.training.launch import agents, kubernetes_agents
+from stages.training.launch.kubernetes_agents import manifest, refuse_unfit_kubernetes, starter
+from stages.training.launch.launch import LaunchError, launch
+from stages.training.run import training_run
+from tests.conftest import PROJECT
+from tests.training.launch.test_host_agents import at, files, listener
+from tests.training.made import changed, small_job
+
+ASKED = KubernetesRequest(image="registry.local/loam:1", claim="home", memory_mb=4000)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the objects of a kubectl on PATH."""
+    root = tmp_path / "cluster"
+    root.mkdir()
+    (root / "mode").write_text("")
+    program = root / "kubectl"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {PROJECT}/tests/training/launch/fake_kubectl.py "$@"\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("FAKE_KUBERNETES", str(root))
+    monkeypatch.setenv("PATH", f"{root}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    return root
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_two_pods_give_the_bytes_of_one_machine(tmp_path: Path, cluster: Path, kind: Any) -> None:
+    job = changed(small_job(tmp_path / "data", Machine(2, "cpu", 1, 1), 6), checkpoint_every_steps=2)
+    here = at(job, tmp_path / "here", job.machine)
+    launch(here, lambda rank, event: None, os.environ)
+    there = at(job, tmp_path / "there", replace(job.machine, nodes=2, elsewhere=True))
+    (Path(there.scratch)).mkdir()
+    (Path(there.scratch) / "kubernetes-job.json").write_text('{"name": "loam-old"}')
+    (cluster / "loam-old").write_text("[]")
+    told: list[str] = []
+    training_run.run(there, listener(told), training_run.Observers(), starter(ASKED.model_copy(update={"kind": kind}), told.append))
+    assert files(there) == files(here)
+    assert told[0] == f"deletes {kind} loam-old of Kubernetes, which a driver left that was killed" and not (cluster / "loam-old").exists()
+    assert told[1].startswith(f"{kind} loam-") and "2 pods with 1 ranks each" in told[1]
+    assert sorted(path.suffix for path in cluster.iterdir()) == ["", "", ".yaml"], (
+        "kubectl, mode and what was created: the object itself is deleted"
+    )
+
+
+def test_what_kubernetes_refuses_is_said_and_nothing_is_left(tmp_path: Path, cluster: Path) -> None:
+    (cluster / "mode").write_text("quota")
+    job = small_job(tmp_path, Machine(2, "cpu", 1, 1, nodes=2, elsewhere=True), 2)
+    with pytest.raises(LaunchError, match="Kubernetes refuses the training: .*exceeded quota: gpus"):
+        launch(job, lambda rank, event: None, os.environ, starter(ASKED, lambda text: None))
+    assert not (Path(job.scratch) / "kubernetes-job.json").exists()
+
+
+def pods(tmp_path: Path, cluster: Path) -> kubernetes_agents.PodAgents:
+    start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 10, {}, {"module": "", "code": "", "versions": {}})
+    return kubernetes_agents.PodAgents(start, ASKED, "loam-r", agents.Settling(start))
+
+
+def test_an_object_that_somebody_deleted_is_a_start_that_may_be_repeated(tmp_path: Path, cluster: Path) -> None:
+    ended = pods(tmp_path, cluster).ended()
+    assert ended and ended.passing and ended.text == "The JobSet loam-r is gone from Kubernetes."
+
+
+def test_a_pod_that_was_evicted_is_a_start_that_may_be_repeated(tmp_path: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = '{"status": {"conditions": [{"type": "Failed", "status": "True", "message": "pod evicted"}]}}'
+    monkeypatch.setattr(
+        kubernetes_agents, "kubectl", lambda *words, **given: kubernetes_agents.subprocess.CompletedProcess([], 0, failed, "")
+    )
+    ended = pods(tmp_path, cluster).ended()
+    assert ended and ended.passing and ended.text == "The JobSet loam-r failed: pod evicted"
+
+
+def test_pods_get_what_is_asked_for() -> None:
+    start = agents.AgentStart("r", "/h/job.json", 3, 8, 600, {}, {"module": "", "code": "", "versions": {}})
+    made: Any = manifest(ASKED.model_copy(update={"queue": "gpus", "mount": "/h"}), start, Path("/h/agents.json"), "loam-r", True)
+    job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
+    assert made["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpus"} and made["spec"]["suspend"], "Kueue starts it"
+    assert (job["completions"], job["parallelism"], job["backoffLimit"], pod["restartPolicy"]) == (3, 3, 0, "Never")
+    assert pod["containers"][0]["resources"]["limits"] == {"cpu": "1", "memory": "4000M", "nvidia.com/gpu": "8"}
+    assert {"name": "home", "persistentVolumeClaim": {"claimName": "home"}} in pod["volumes"]
+    command = pod["containers"][0]["command"]
+    assert "--endpoint loam-r-node-0-0.loam-r:29500" in command[2] and command[-1] == "/h/agents.json"
+    train: Any = manifest(ASKED.model_copy(update={"kind": "TrainJob"}), start, Path("/h/agents.json"), "loam-r", False)
+    assert train["spec"]["trainer"]["numNodes"] == 3 and train["spec"]["trainer"]["command"] == command
+    assert train["spec"]["trainer"]["resourcesPerNode"]["limits"] == {"cpu": "1", "memory": "4000M"} and not train["metadata"]["labels"]
+
+
+def test_what_is_missing_is_refused_before_any_work(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"launcher kubernetes needs kubernetes\.image and kubernetes\.claim"):
+        Runtime.model_validate({"launcher": "kubernetes"})
+    refuse_unfit_kubernetes(ASKED)
+    (cluster / "kubectl").write_text('#!/bin/sh\necho "error: the server doesn\'t have a resource type jobset" >&2\nexit 1\n')
+    with pytest.raises(RecipeError, match="Kubernetes does not list JobSets: error: the server doesn't have a resource type"):
+        refuse_unfit_kubernetes(ASKED)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(RecipeError, match=r"runtime\.launcher is kubernetes, but this machine has no kubectl"):
+        refuse_unfit_kubernetes(ASKED)
