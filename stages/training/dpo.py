@@ -199,6 +199,7 @@ STAGE = Stage(
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
         "model.json has rope_free_layers",
+        "model.json has norm_placement",
         "chats by the chat template of the tokenizer",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),

@@ -315,6 +315,7 @@ STAGE = Stage(
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
         "model.json has rope_free_layers",
+        "model.json has norm_placement",
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; those that it refuses are left out",

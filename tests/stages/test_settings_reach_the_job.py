@@ -56,7 +56,7 @@ SHAPE: dict[str, Any] = {
         "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
         "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
         "qk_norm": False, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
-        "rope_scaling.original_max_position_embeddings": 9, "conv_layers": (1,), "rope_free_layers": (0,),
+        "rope_scaling.original_max_position_embeddings": 9, "conv_layers": (1,), "rope_free_layers": (0,), "norm_placement": "after",
     }.items()
 }  # fmt: skip
 SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}

@@ -2,7 +2,8 @@
 
 Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises pydantic's ValidationError, a ValueError.
 Source: Llama 3 (arXiv 2407.21783) for the architecture, Llama 3.1 for the scaling of RoPE, Qwen3 (arXiv 2505.09388) for the norm on queries
-and keys and for a head_dim of its own, LFM2 (arXiv 2511.23404) for short convolutions in place of attention.
+and keys and for a head_dim of its own, LFM2 (arXiv 2511.23404) for short convolutions in place of attention, OLMo 2 (arXiv 2501.00656) for
+norms after the halves of a block.
 """
 
 from __future__ import annotations
@@ -86,6 +87,10 @@ class ModelShape(StageConfig):
     rope_free_layers: tuple[int, ...] = ()
     """Blocks, counted from 0, whose attention does not rotate queries and keys, as every fourth in SmolLM3. Not with qk_norm. Such a model is
     exported as SmolLM3ForCausalLM."""
+    norm_placement: Literal["before", "after"] = "before"
+    """Where a block has its norms: before attention and feed-forward layer, as in Llama, or after each of them, as in OLMo 2, whose norms on queries
+    and keys are over the channels of all heads together. "after" needs qk_norm, and does not go with conv_layers. Such a model is exported as
+    Olmo2ForCausalLM."""
 
     @field_validator("head_dim", mode="before")
     @classmethod
@@ -153,6 +158,15 @@ class ModelShape(StageConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _norms_are_those_of_one_class(self) -> Self:
+        if self.norm_placement == "after" and (self.conv_layers or not self.qk_norm):
+            raise ValueError(
+                "model.norm_placement after needs model.qk_norm and no model.conv_layers, because the class that such a model is exported to "
+                "(OLMo 2) is so; change one of them."
+            )
+        return self
+
     @property
     def attention_layers(self) -> int:
         """Number of blocks with attention."""
@@ -165,6 +179,8 @@ class ModelShape(StageConfig):
             return "Lfm2ForCausalLM"
         if self.rope_free_layers:
             return "SmolLM3ForCausalLM"
+        if self.norm_placement == "after":
+            return "Olmo2ForCausalLM"
         return "Qwen3ForCausalLM" if self.qk_norm else "LlamaForCausalLM"
 
 

@@ -24,7 +24,8 @@ def parameter_count(config: ModelConfig) -> int:
     """Returns the number of trainable parameters; tied embeddings count once."""
     norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
     if config.qk_norm:
-        norms += 2 * config.attention_layers * config.head_dim
+        heads = config.num_attention_heads + config.num_key_value_heads if config.norm_placement == "after" else 2
+        norms += config.attention_layers * heads * config.head_dim
     tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
     filters = len(config.conv_layers) * CONV_TAPS * config.hidden_size
     return tables + norms + filters + hidden_matmuls(config)

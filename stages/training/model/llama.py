@@ -1,11 +1,11 @@
-"""The decoder, of which Llama, Qwen3 and LFM2 are settings: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
+"""The decoder, of which Llama, Qwen3, LFM2, SmolLM3 and OLMo 2 are settings: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
 Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
-QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM) on the converted weights
-(tested). Initial weights depend only on the seed, the parameter's name and its shape, so they are the same for any number of ranks. Constructors
+QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM, with norms after the halves of
+a block Olmo2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the parameter's name and its shape, so they are the same for any number of ranks. Constructors
 leave parameters uninitialised and the trainer fills them from `initial_value`, so ZeRO 3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (training/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3,
-short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3.
+short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3, norms after the halves of a block as in OLMo 2 (2501.00656).
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
 V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
@@ -62,7 +62,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
         """Creates the weight."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(hidden_size))
-        self.eps = eps
+        self.channels, self.eps = hidden_size, eps
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the normalised x, in the dtype of x."""
@@ -76,31 +76,31 @@ class Attention(nn.Module):  # type: ignore[misc]
         """Creates the four projections and, with QK-norm, the two norms. `rotates`: whether queries and keys are rotated."""
         super().__init__()
         self.rotates = rotates
-        self.num_attention_heads, self.num_key_value_heads, self.head_dim = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
+        self.head_dim = config.head_dim
         width, kv_width = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         self.query = Linear(config.hidden_size, width)
         self.key = Linear(config.hidden_size, kv_width)
         self.value = Linear(config.hidden_size, kv_width)
         self.out = Linear(width, config.hidden_size)
-        self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        normed = (width, kv_width) if config.norm_placement == "after" else (config.head_dim, config.head_dim)
+        self.query_norm, self.key_norm = (RMSNorm(channels, config.rms_norm_eps) if config.qk_norm else None for channels in normed)
 
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the attention's output, [B, L, D]."""
         b, length, _ = x_BLD.shape
-        q_THC = self.query(x_BLD).view(b * length, self.num_attention_heads, self.head_dim)
-        k_TKC = self.key(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
-        v_TKC = self.value(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
-        if self.query_norm is not None and self.key_norm is not None:
-            q_THC, k_TKC = self.query_norm(q_THC), self.key_norm(k_TKC)
+        q_THC = self._heads(self.query(x_BLD), self.query_norm)
+        k_TKC = self._heads(self.key(x_BLD), self.key_norm)
+        v_TKC = self._heads(self.value(x_BLD), None)
         if self.rotates:
             q_THC, k_TKC = rotate(q_THC, *rotation), rotate(k_TKC, *rotation)
         y_THC = segment_attention(q_THC, k_TKC, v_TKC, bounds, length)
         return self.out(y_THC.reshape(b, length, -1))
+
+    def _heads(self, projected: Tensor, norm: RMSNorm | None) -> Tensor:
+        """Returns [B, L, heads · C] as [T, heads, C], normalised over the channels of each head or of all heads together, as wide as the norm is."""
+        if norm is not None:
+            projected = norm(projected.unflatten(-1, (-1, norm.channels)))
+        return projected.reshape(projected.shape[0] * projected.shape[1], -1, self.head_dim)
 
 
 class CausalFilter(nn.Module):  # type: ignore[misc]
@@ -152,13 +152,13 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention or a short convolution, and feed-forward. Each has a norm before it and adds its output to the residual stream."""
+    """Attention or a short convolution, and feed-forward. Each has a norm before or after it and adds its output to the residual stream."""
 
     def __init__(self, config: ModelConfig, recompute: Recompute, layer: int) -> None:
         """Creates the two halves and their norms. `recompute`: see `Llama`. `layer`: number of the block."""
         super().__init__()
         convolves = layer in config.conv_layers
-        self.recompute = recompute
+        self.recompute, self.norms_after = recompute, config.norm_placement == "after"
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = None if convolves else Attention(config, layer not in config.rope_free_layers)
         self.convolution = ShortConvolution(config) if convolves else None
@@ -167,7 +167,9 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def forward(self, x_BLD: Tensor, positions_BL: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the residual stream after the block, [B, L, D]."""
-        if self.attention is not None:
+        if self.attention is not None and self.norms_after:
+            x_BLD = x_BLD + self.attention_norm(self.attention(x_BLD, rotation, bounds))
+        elif self.attention is not None:
             x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
         elif self.convolution is not None:
             x_BLD = x_BLD + self.convolution(self.attention_norm(x_BLD), positions_BL)
@@ -177,7 +179,7 @@ class Block(nn.Module):  # type: ignore[misc]
         return x_BLD + self._feed_forward(x_BLD)
 
     def _feed_forward(self, x_BLD: Tensor) -> Tensor:
-        return self.ffn(self.ffn_norm(x_BLD))
+        return self.ffn_norm(self.ffn(x_BLD)) if self.norms_after else self.ffn(self.ffn_norm(x_BLD))
 
 
 class Head(Linear):
