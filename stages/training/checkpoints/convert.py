@@ -1,5 +1,4 @@
-"""Converts our weights to a Hugging Face model: Llama, with QK-norm Qwen3, with short convolutions LFM2, with blocks without RoPE SmolLM3,
-with norms after the halves of a block OLMo 2.
+"""Converts our weights to a Hugging Face model of the class that has the model's parts: Llama, Qwen3, LFM2, SmolLM3 or OLMo 2.
 
 Guarantee: parameters are renamed and cast to the chosen dtype, and not changed otherwise. The caller checks the logits with
 `largest_difference`.

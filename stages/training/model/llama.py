@@ -1,9 +1,12 @@
-"""The decoder, of which Llama, Qwen3, LFM2, SmolLM3 and OLMo 2 are settings: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
+"""The decoder, of which Llama, Qwen3, LFM2, SmolLM3 and OLMo 2 are settings.
+
+Its parts: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
 Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
 QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM, with norms after the halves of
-a block Olmo2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the parameter's name and its shape, so they are the same for any number of ranks. Constructors
-leave parameters uninitialised and the trainer fills them from `initial_value`, so ZeRO 3 never holds the whole model.
+a block Olmo2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the parameter's name and its shape, so
+they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer fills them from `initial_value`, so
+ZeRO 3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (training/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3,
 short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3, norms after the halves of a block as in OLMo 2 (2501.00656).
 

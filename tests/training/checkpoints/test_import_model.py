@@ -112,11 +112,23 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": None}, "config.json has no rms_norm_eps."),
     ({"architectures": ["Olmo3ForCausalLM"]}, "config.json has no layer_types."),
     *(
-        ({"architectures": ["Olmo3ForCausalLM"], "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"], **more}, what)
+        (
+            {"architectures": ["Olmo3ForCausalLM"], "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"], **more},
+            what,
+        )
         for more, what in (
-            ({"sliding_window": 31}, "Its sliding_window is 31 and its context 32 tokens; Loam's decoder has no sliding window shorter than"),
-            ({"layer_types": ["full_attention", "chunked_attention"]}, 'Its layer_types are ["full_attention", "chunked_attention"]; a layer of'),
-            ({"rope_parameters": {"full_attention": LLAMA3}}, "The RoPE of its full_attention and its sliding_attention differs; all layers"),
+            (
+                {"sliding_window": 31},
+                "Its sliding_window is 31 and its context 32 tokens; Loam's decoder has no sliding window shorter than",
+            ),
+            (
+                {"layer_types": ["full_attention", "chunked_attention"]},
+                'Its layer_types are ["full_attention", "chunked_attention"]; a layer of',
+            ),
+            (
+                {"rope_parameters": {"full_attention": LLAMA3}},
+                "The RoPE of its full_attention and its sliding_attention differs; all layers",
+            ),
             ({"rope_parameters": None, "rope_scaling": LLAMA3}, "The RoPE of its full_attention and its sliding_attention differs; all"),
             ({"rope_parameters": None}, "config.json has no rope_theta."),
             ({"rope_parameters": {"rope_theta": 500.0}}, "config.json has no rope_theta."),
