@@ -150,9 +150,11 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay
+    lora = {"lora.rank", "lora.alpha", "lora.targets"}
+    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay, test_lora
         "pretrain": {"continue_from", "rewarm_steps", "model.depth", "budget.flops"},
-        "sft": {"replay", "too_long"},
+        "sft": {"replay", "too_long", *lora},
+        "dpo": lora,
     }
     assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | elsewhere.get(stage, set())
 

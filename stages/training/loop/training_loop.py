@@ -163,7 +163,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             go_back(run, spike)
             return
         now = time.monotonic()
-        used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock)
+        used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock, job.lora)
         values = done.metrics | {"lr": run.learning_rate(step), **used}
         clock = now
         if complaint := run.writer.complaint():
@@ -332,7 +332,8 @@ def finish(run: Run) -> None:
             _refuse_damaged(run, step)
             name = snapshot_folders.name_of(step)
             snapshot_folders.link_tree(run.snapshots / name, snapshot_folders.milestones(out) / name)
-        snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(run.job.steps), out / "checkpoint")
+        last = out / (snapshot_folders.ADAPTERS if run.job.lora else "checkpoint")
+        snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(run.job.steps), last)
     run.engine.barrier()
 
 

@@ -9,6 +9,7 @@ norms after the halves of a block.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -46,6 +47,33 @@ class RopeScaling(StageConfig):
                 f"low_freq_factor {self.low_freq_factor:g} is not below high_freq_factor {self.high_freq_factor:g}; change one of them."
             )
         return self
+
+
+LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LORA_TARGETS: Mapping[LoraTarget, str] = {
+    "q_proj": "attention.query", "k_proj": "attention.key", "v_proj": "attention.value", "o_proj": "attention.out",
+    "gate_proj": "ffn.gate", "up_proj": "ffn.up", "down_proj": "ffn.down",
+}  # fmt: skip
+"""Name of a matrix in Llama of transformers -> its name inside a block."""
+
+
+class Lora(StageConfig):
+    """A training of two thin matrices beside each chosen matrix of the blocks, in place of all weights (LoRA, arXiv 2106.09685).
+
+    The output of a chosen matrix becomes W x + alpha / rank · up (down x). W and all other weights stay as they are.
+    """
+
+    rank: int = Field(ge=1, le=4096, decides=True)
+    """Rows of `down` and columns of `up`. 8 to 64 are usual."""
+    alpha: float = Field(gt=0, le=1e6, decides=True)
+    """Numerator of the scale alpha / rank. Usual: rank, or twice as much."""
+    targets: tuple[LoraTarget, ...] = Field(tuple(LORA_TARGETS), min_length=1, decides=True)
+    """Matrices of every block, by their names in transformers' Llama. All is the choice of QLoRA (arXiv 2305.14314)."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the two matrices' product."""
+        return self.alpha / self.rank
 
 
 class ModelShape(StageConfig):

@@ -26,23 +26,40 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.training.model.attention import segment_attention
-from stages.training.model.config import CONV_TAPS, ModelConfig, Recompute
+from stages.training.model.config import CONV_TAPS, LORA_TARGETS, Lora, ModelConfig, Recompute
 from stages.training.model.rope import rotate, rotation_at
 
 T = TypeVar("T")
 
 
+class Adapter(nn.Module):  # type: ignore[misc]
+    """scale · up(down(x)), what LoRA adds to a matrix's output. The two matrices are uninitialised."""
+
+    def __init__(self, width_in: int, width_out: int, lora: Lora) -> None:
+        """Creates the two matrices."""
+        super().__init__()
+        self.down, self.up = nn.Parameter(torch.empty(lora.rank, width_in)), nn.Parameter(torch.empty(width_out, lora.rank))
+        self.scale = lora.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns what is added, [..., width_out]."""
+        return F.linear(F.linear(x, self.down), self.up) * self.scale
+
+
 class Linear(nn.Module):  # type: ignore[misc]
-    """x @ weight.T without bias. The weight is uninitialised, or the given parameter of another module (tied embeddings)."""
+    """x @ weight.T without bias, and with an adapter its output too. The weight is uninitialised, or another module's (tied embeddings)."""
 
     def __init__(self, width_in: int, width_out: int, weight: nn.Parameter | None = None) -> None:
         """Creates the weight, or takes the given one."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width_out, width_in)) if weight is None else weight
+        self.width_in, self.width_out = width_in, width_out
+        self.adapter: Adapter | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T, [..., width_out]."""
-        return F.linear(x, self.weight)
+        y = F.linear(x, self.weight)
+        return y if self.adapter is None else y + self.adapter(x)
 
 
 class Embedding(nn.Module):  # type: ignore[misc]
@@ -204,7 +221,7 @@ class Llama(nn.Module):  # type: ignore[misc]
             recompute: What the backward pass computes again instead of keeping it.
         """
         super().__init__()
-        self.config, self.recompute = config, recompute
+        self.config, self.recompute, self.adapted = config, recompute, False
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList([Block(config, recompute, layer) for layer in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -222,6 +239,8 @@ class Llama(nn.Module):  # type: ignore[misc]
             loss: A function of the outputs of the last norm [B, L, D] and the head's weight [V, D].
         """
         x_BLD = self.embedding(tokens_BL)
+        if self.adapted and self.training:  # DeepSpeed 0.19.8 frees the weights of a block too early whose input has no gradient
+            x_BLD.requires_grad_()
         rotation = rotation_at(positions_BL.flatten()[:, None], self.config)
         for block in self.blocks:
             if self.recompute == "block" and self.training:
@@ -229,6 +248,17 @@ class Llama(nn.Module):  # type: ignore[misc]
             else:
                 x_BLD = block(x_BLD, positions_BL, rotation, bounds)
         return self.head(self.norm(x_BLD), loss)
+
+
+def add_adapters(model: Llama, lora: Lora) -> None:
+    """Adds an adapter to each chosen matrix. Only the adapters are trained from then on."""
+    model.requires_grad_(False)
+    model.adapted = True
+    for block in model.blocks:
+        modules = dict(block.named_modules())
+        for name in (LORA_TARGETS[target] for target in lora.targets):
+            if isinstance(linear := modules.get(name), Linear):
+                linear.adapter = Adapter(linear.width_in, linear.width_out, lora)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, list[int]]:
@@ -248,9 +278,10 @@ def whole_sequences(tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
 def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int, embedding_std: float | None = None) -> Tensor:
     """Returns the fp32 initial value of parameter `name`.
 
-    Norms are ones. All other parameters are normal with std 1/sqrt(fan-in). Matrices that write to the residual stream are also divided by
-    sqrt(2 · num_hidden_layers), and the filters of short convolutions by sqrt(3), as by default in torch's
-    Conv1d. Every parameter has its own generator, so the values do not depend on the number of ranks.
+    Norms are ones, and the second matrix of an adapter is zero, so that it changes nothing yet. All other parameters are normal with std
+    1/sqrt(fan-in). Matrices that write to the residual stream are also divided by sqrt(2 · num_hidden_layers), and the filters of short
+    convolutions by sqrt(3), as by default in torch's Conv1d. Every parameter has its own generator, so the values do not depend on the number
+    of ranks.
 
     1/sqrt(fan-in) is 0.016 at the width of Llama-3-8B, near the usual 0.02. It also suits narrow models: at width 128, a std of 0.02 was
     measured to cost 1.3 nats after 300,000 tokens.
@@ -266,6 +297,8 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
     """
     if "norm" in name:
         return torch.ones(shape)
+    if name.endswith(".adapter.up"):
+        return torch.zeros(shape)
     std = embedding_std if embedding_std and name.startswith("embedding.") else shape[-1] ** -0.5
     if ".filter." in name:
         std /= 3**0.5
