@@ -158,12 +158,14 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
 
 def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
     """Returns the estimated memory of one rank of a training, in bytes; see training/model/training_memory.py."""
+    from stages.training.job.training_settings import LoraTraining
     from stages.training.model import training_memory
 
     load = training_memory.TrainingLoad(
         runtime.ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
         runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
         settings.checkpoint_every_steps != 0, runtime.compile is not False and settings.precision != "fp32",
+        lora=settings.lora if isinstance(settings, LoraTraining) else None,
     )  # fmt: skip
     return training_memory.rank_memory_bytes(shape, load)
 

@@ -20,7 +20,7 @@ from stages.record.settings import Field, OneOf
 from stages.tokens.sequences.span_table import SEQUENCE_SPANS
 from stages.tokens.tokenizer.canary_files import check_canaries, write_canaries
 from stages.training.job.training_parts import PAIR_LOSSES
-from stages.training.job.training_settings import TrainingSettings
+from stages.training.job.training_settings import LoraTraining
 from stages.training.losses.loss import Loss
 from stages.training.losses.loss_dpo import DpoLoss
 from stages.training.run import trained_artifact, training
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from stages.training.model.config import ModelConfig
 
 
-class DpoConfig(TrainingSettings):
+class DpoConfig(LoraTraining):
     """Settings of the dpo stage. Batch sizes count pairs."""
 
     loss: Annotated[Loss, OneOf(PAIR_LOSSES)] = Field(DpoLoss(), decides=True)
@@ -78,7 +78,8 @@ def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
         part: pairs.sequence_span_rows(part, encoded, np.repeat(np.arange(len(encoded.records)), 2)) for part, (encoded, _) in parts.items()
     }
     ranges = (SequenceRange(0, len(parts["train"][0].records), shape.max_position_embeddings),)
-    return training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, str(checkpoint / "checkpoint"), spans)
+    start = str(checkpoint / "checkpoint")
+    return training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, lora=config.lora)
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded[PreferenceRecord], np.ndarray]]:
@@ -199,6 +200,7 @@ STAGE = Stage(
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
         "model.json has rope_free_layers",
+        "model.json has norm_placement",
         "chats by the chat template of the tokenizer",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),

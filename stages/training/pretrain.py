@@ -1,4 +1,4 @@
-"""pretrain: trains a model (Llama, Qwen3, LFM2 or SmolLM3, by its settings) from random weights, which the seed decides, on the packed sequences of the mixture.
+"""pretrain: trains a model (Llama, Qwen3, LFM2, SmolLM3 or OLMo 2, by its settings) from random weights, which the seed decides, on the packed sequences of the mixture.
 
 Guarantee: the steps side table names the sequence of every trained position. A killed run continues from its last snapshot with the same
 loss curve. The artifact's digest covers the weights, the model shape and the data order, but no clock values.
@@ -329,7 +329,7 @@ STAGE = Stage(
     tables=(METRICS, STEPS, PHASES, REWINDS, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
-    does="model of the class Llama, Qwen3, LFM2 or SmolLM3, by its settings, under DeepSpeed ZeRO",
+    does="model of the class Llama, Qwen3, LFM2, SmolLM3 or OLMo 2, by its settings, under DeepSpeed ZeRO",
     versions=(
         "ZeRO-3 training from the seed",
         "model.json names the model as config.json does; the column epoch of steps",
@@ -346,6 +346,7 @@ STAGE = Stage(
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
         "model.json has rope_free_layers",
+        "model.json has norm_placement",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

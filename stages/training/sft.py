@@ -23,7 +23,7 @@ from stages.record.contract.side_table import Column, SideTable
 from stages.record.settings import Field
 from stages.tokens.sequences.span_table import SEQUENCE_SPANS
 from stages.tokens.tokenizer.canary_files import check_canaries, write_canaries
-from stages.training.job.training_settings import SequenceTraining
+from stages.training.job.training_settings import LoraTraining, SequenceTraining
 from stages.training.run import trained_artifact, training
 from stages.training.run.encoded_chats import TooLong, encode_chats
 from stages.training.run.held_out_quotes import ROLES, held_out_quotes
@@ -75,7 +75,7 @@ class ConversationDecision(TypedDict):
     quote: str | None
 
 
-class SftConfig(SequenceTraining):
+class SftConfig(SequenceTraining, LoraTraining):
     """Settings of the sft stage. A packed sequence is as long as the base model's context."""
 
     replay: float = Field(0.0, ge=0, lt=1, decides=True)
@@ -169,7 +169,9 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     token_bytes = token_bytes_file(inputs["tokenizer"], ctx)
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
-    prepared = training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples)
+    prepared = training.Prepared(
+        shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples, lora=config.lora
+    )
     return _Data(prepared, train, validation, quotes, replayed)
 
 
@@ -315,6 +317,7 @@ STAGE = Stage(
         "Muon: the embedding is a group of its own, whose gradients are summed apart",
         "model.json has conv_layers",
         "model.json has rope_free_layers",
+        "model.json has norm_placement",
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; those that it refuses are left out",

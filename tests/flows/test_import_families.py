@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,36 @@ from stages.record.tables.parquet import read_rows
 from stages.tokens.tokenizer.bpe import load_chat_format
 from stages.tokens.train_tokenizer.tokenizer_check import judge_tokenizer
 from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer
-from tests.made.published_models import FAMILIES, QWEN_SPARE, SMOL_SPARE, TEXTS, qwen3_tokenizer
+from tests.examples.items.test_published_templates import one_date
+from tests.made.published_models import FAMILIES, OLMO_SPARE, QWEN_SPARE, SMOL_SPARE, TEXTS, qwen3_tokenizer
 
 pytestmark = pytest.mark.long
+__all__ = ["one_date"]
 
 LLAMA2_MAP = ("--map", "start_header=<s>", "--map", "end_header=<unk>")
 SPELT = "A <|im_start|>, <|endoftext|>, <|eot_id|>, <|begin_of_text|>, <s> and </s>, <think> spelt out."
-WITHOUT_BOS = ("Qwen3", "Qwen3 base", "Qwen3 untied", "SmolLM3")
-SPARE = dict.fromkeys(WITHOUT_BOS[:3], QWEN_SPARE) | {"SmolLM3": SMOL_SPARE}
+WITHOUT_BOS = ("Qwen3", "Qwen3 base", "Qwen3 untied", "SmolLM3", "OLMo 2", "OLMo 3")
+"""Families that put nothing before a text."""
+SPARE = dict.fromkeys(WITHOUT_BOS[:3], QWEN_SPARE) | {"SmolLM3": SMOL_SPARE, "OLMo 2": OLMO_SPARE, "OLMo 3": OLMO_SPARE}
 """Family -> rows of the embedding that no id has, in the published model and in the export."""
-KEPT = ("Qwen3", "Mistral", "SmolLM3")
+KEPT = ("Llama 3.2 Instruct", "Qwen3", "Mistral", "SmolLM3", "OLMo 2", "OLMo 3")
 """Families with a chat template of their own."""
+ENDS = {"Llama 3.2 Instruct": "<|eot_id|>", "Mistral": "</s>", "OLMo 2": "<|endoftext|>", "OLMo 3": "<|endoftext|>"}
+"""Family -> the token that ends a turn in its chat template, where it is another than <|im_end|>."""
+STEPS: dict[str, Any] = {
+    "budget": {"steps": 2}, "global_batch_size": 2, "learning_rate": 0.001, "warmup_steps": 1, "eval_every_steps": 0, "checkpoint_every_steps": 0,
+}  # fmt: skip
 HARD = [
     "", "  two blanks  \n\n\n and\ttabs\r\n", "Cafe\u0301 \u2126 \u0958 \u1100\u1161\u11a8 \u212b \ufb01 \u0344", "\u0301 at the start, 12345 and it's",
     "\u6f22\u5b57\u304b\u306a \U0001f468\u200d\U0001f469\u200d\U0001f467 \u05e2\u05d1\u05e8\u05d9\u05ea \u00a0\u2028\u3000\x00\ufeff", SPELT,
 ]  # fmt: skip
 """Texts that are not in NFC, begin with a combining mark, or spell special tokens out."""
-RECIPE = """
+RECIPE = f"""
 name: family
 seed: 1
-runtime: {workers: 1, cpu_ranks: 1, micro_batch_size: 2}
-mix: {seq_len: 64, validation_frac: 0.2}
-sft: {budget: {steps: 2}, global_batch_size: 2, learning_rate: 0.001, warmup_steps: 1, eval_every_steps: 0, checkpoint_every_steps: 0}
+runtime: {{workers: 1, cpu_ranks: 1, micro_batch_size: 2}}
+mix: {{seq_len: 64, validation_frac: 0.2}}
+sft: {json.dumps(STEPS)}
 dpo: off
 """
 
@@ -77,6 +85,8 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": text[:20]}]} for text in [*HARD[1:], *TEXTS[:4]]
     )
     (root / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    pairs = ({"prompt": f"Name {number}?", "chosen": f"The sum {number}.", "rejected": f"It's {number + 7}"} for number in range(20))
+    (root / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     words = ["lineage", "import", "decontaminate", str(root / "texts.jsonl"), "--provenance", "Mine.", "--as", "texts"]
     assert main([*words, "--home", str(root / "home")]) == 0
     yield request.param, folder, root / "home"
@@ -93,9 +103,9 @@ def published_tokenizer(folder: Path, name: str) -> Any:
     return PreTrainedTokenizerFast.from_pretrained(folder) if name in ("Llama 2", "Mistral") else AutoTokenizer.from_pretrained(folder)
 
 
-def document_end(theirs: Any, name: str) -> int:
+def document_end(theirs: Any) -> int:
     """Returns the id of what ends a document: <|end_of_text|> where a tokenizer has it, although its settings name the end of a turn."""
-    return int(theirs.convert_tokens_to_ids("<|end_of_text|>") if name == "SmolLM3" else theirs.eos_token_id)
+    return int(theirs.get_vocab().get("<|end_of_text|>", theirs.eos_token_id))
 
 
 def judged(folder: Path) -> MendedTokenizer | list[str]:
@@ -112,7 +122,7 @@ def test_documents_have_the_ids_of_the_published_tokenizer(family: tuple[str, Pa
     assert set(texts.values()) == {*HARD[1:], *TEXTS}
     tokens = json.loads((made["encode"].path / "tokens.json").read_text())
     flat = np.fromfile(made["encode"].path / "tokens" / "00000.bin", f"<u{int(tokens['dtype'][4:]) // 8}")
-    eos = document_end(theirs, name)
+    eos = document_end(theirs)
     begin = eos if theirs.bos_token_id is None else theirs.bos_token_id
     assert (tokens["bos"], tokens["eos"]) == (begin, eos) and (name in WITHOUT_BOS) is (begin == eos)
     for span in read_rows(made["encode"].path / "spans" / "00000.parquet"):
@@ -124,14 +134,15 @@ def test_documents_have_the_ids_of_the_published_tokenizer(family: tuple[str, Pa
 
 def test_the_exported_model_is_the_published_one(family: tuple[str, Path, Path]) -> None:
     """Weights, logits and the ids of a text with what stands before it; more rows than ids survive."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, Olmo2ForCausalLM
 
     name, folder, home = family
     out = ran(home, "export@base")["export@base"].path
     given, back = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in (folder, out))
     theirs, ours = published_tokenizer(folder, name), AutoTokenizer.from_pretrained(out)
     assert back.config.vocab_size == given.config.vocab_size
-    assert type(back) is (LlamaForCausalLM if name == "Mistral" else type(given)), "Mistral without a window is Llama"
+    without_window = {"Mistral": LlamaForCausalLM, "OLMo 3": Olmo2ForCausalLM}
+    assert type(back) is without_window.get(name, type(given))
     assert back.get_input_embeddings().weight.shape[0] - len(ours) == SPARE.get(name, 0)
     assert (ours.bos_token, ours.eos_token) == (theirs.bos_token, theirs.eos_token)
     for text in [*HARD[1:5], *TEXTS[:2]]:
@@ -151,7 +162,7 @@ def test_bits_per_byte_are_those_of_transformers(family: tuple[str, Path, Path])
     name, folder, home = family
     made = ran(home, "evaluate@base", "evaluate@base={generated_tokens: 4}")
     model, theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), published_tokenizer(folder, name)
-    begin = document_end(theirs, name) if theirs.bos_token_id is None else theirs.bos_token_id
+    begin = document_end(theirs) if theirs.bos_token_id is None else theirs.bos_token_id
     texts = {str(row["doc_id"]): row["text"] for row in read_rows(made["decontaminate"].path / "documents" / "00000.parquet")}
     values: dict[str, dict[str, float]] = {}
     for row in read_rows(made["evaluate@base"].path / "samples.parquet"):
@@ -169,37 +180,88 @@ def test_bits_per_byte_are_those_of_transformers(family: tuple[str, Path, Path])
     assert bits == pytest.approx(sum(values["nll"].values()) / math.log(2) / sum(values["bytes"].values()))
 
 
-@pytest.mark.parametrize("family", ["Llama 2", "Llama 3.2", "Qwen3", "Mistral", "SmolLM3", "LFM2 by Loam"], indirect=True)
-def test_it_is_tuned_on_chats_and_exported(family: tuple[str, Path, Path]) -> None:
+def trained(home: Path, until: str) -> dict[str, Artifact]:
+    """Returns the nodes of a run that continues the imported model, tunes it on chats and pairs, and exports what came out."""
+    shape = json.loads((manifest.named_artifact(home, "base", "base").path / "model.json").read_text())
+    del shape["vocab_size"], shape["max_position_embeddings"]
+    model = {name: value for name, value in shape.items() if value is not None}
+    pretrain = STEPS | {"continue_from": "base", "eval_every_steps": 1, "model": model}
+    files = (f"{node}.files=[{home.parent / name}.jsonl]" for node, name in (("conversations", "chats"), ("preferences", "pairs")))
+    return ran(
+        home, until, "import={train_tokenizer: tok, decontaminate: texts}", f"pretrain={json.dumps(pretrain)}", f"dpo={json.dumps(STEPS)}",
+        "mix.seq_len=128", "sft.sample_every_steps=2", "sft.sample_tokens=4", *files,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["Llama 2", "Llama 3.2", "Llama 3.2 Instruct", "Qwen3", "Mistral", "SmolLM3", "OLMo 2", "OLMo 3", "LFM2 by Loam"],
+    indirect=True,
+)
+def test_it_is_continued_tuned_and_exported(family: tuple[str, Path, Path]) -> None:
     """Padded rows move by what a softmax over all rows gives them, and no label reaches them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     name, folder, home = family
-    chats = f"conversations.files=[{home.parent / 'chats.jsonl'}]"
-    made = ran(home, "export@sft", chats, "sft.sample_every_steps=2", "sft.sample_tokens=4")
-    out = made["export@sft"].path
-    tuned, tokenizer = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32), AutoTokenizer.from_pretrained(out)
-    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    messages = [{"role": "user", "content": "Cafe\u0301?"}, {"role": "assistant", "content": "Yes."}]
+    made = trained(home, "export@dpo")
+    folders = [folder, *(trained(home, node)[node].path for node in ("export@base", "export@sft")), made["export@dpo"].path]
+    base, continued, tuned, aligned = (AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32) for path in folders)
+    out = folders[-1]
+    tokenizer = AutoTokenizer.from_pretrained(out)
     form = load_chat_format(made["train_tokenizer"].path)
-    ids = tokenizer.apply_chat_template(messages, return_dict=False)
+    messages = [{"role": "user", "content": "Cafe\u0301?"}, {"role": "assistant", "content": "Yes."}]
+    ids, mask = render(messages, form)
+    assert tokenizer.apply_chat_template(messages, return_dict=False) == ids
     if name in KEPT:
         published = published_tokenizer(folder, name)
         assert tokenizer.chat_template == published.chat_template == form.template.source
         assert ids == published.apply_chat_template(messages, return_dict=False)
-        assert render(messages, form)[0] == ids or name == "SmolLM3", "its template has today's date"
-        stops = GenerationConfig.from_pretrained(out).eos_token_id
-        assert form.ids[{"Mistral": "</s>"}.get(name, "<|im_end|>")] in stops
+        assert form.ids[ENDS.get(name, "<|im_end|>")] in GenerationConfig.from_pretrained(out).eos_token_id
     else:
-        assert ids[:2] == [tokenizer.bos_token_id, form.ids[form.tokens.start_header]] and render(messages, form)[0] == ids
-        found = tokenizer.apply_chat_template(messages, return_assistant_tokens_mask=True, return_dict=True)
-        assert found["assistant_masks"] == render(messages, form)[1], "as TRL's assistant_only_loss trains"
-    assert max(ids) < len(tokenizer) <= tuned.config.vocab_size == base.config.vocab_size
+        assert ids[:2] == [tokenizer.bos_token_id, form.ids[form.tokens.start_header]]
+    assert max(ids) < len(tokenizer) <= aligned.config.vocab_size == base.config.vocab_size
     assert isinstance(again := judged(out), MendedTokenizer)
     assert again.tokens == form.tokens or name == "Llama 2", "the template of its export writes the headers, which had to be mapped before"
     assert again.text == (out / "tokenizer.json").read_text(), "the exported folder is imported again as it is"
-    changed = [(one - other).abs().amax().item() for one, other in zip(tuned.parameters(), base.parameters(), strict=True)]
-    assert all(0 < value < 0.1 for value in changed)
+    for before, after in ((base, continued), (continued, tuned), (tuned, aligned)):
+        changed = [(one - other).abs().amax().item() for one, other in zip(before.parameters(), after.parameters(), strict=True)]
+        assert all(0 < value < 0.1 for value in changed)
+    the_reference_is_the_tuned_model(made, tuned, tokenizer)
+    if "endgeneration" in tokenizer.chat_template:
+        chats = [json.loads(row["messages"]) for row in read_rows(made["conversations"].path / "conversations.parquet")]
+        without = [chat for chat in chats if not any(token in chat[0]["content"] for token in ("<|", "<s>", "<think>"))]
+        assert len(without) > 5 and trl_sequences(out, without) == [render(chat, form) for chat in without]
+
+
+def the_reference_is_the_tuned_model(made: Mapping[str, Artifact], tuned: Any, tokenizer: Any) -> None:
+    """Compares the log-probabilities of the pairs with those of transformers' model; where dpo begins, its loss is that of equal models."""
+    pairs = {row["doc_id"]: row for row in read_rows(made["preferences"].path / "preferences.parquet")}
+    rows = list(read_rows(made["reference"].path / "logprobs.parquet"))
+    assert len(rows) > 5
+    for row in rows:
+        pair = pairs[row["doc_id"]]
+        for kind in ("chosen", "rejected"):
+            chat = [*json.loads(pair["prompt"]), {"role": "assistant", "content": pair[kind]}]
+            ids, count = tokenizer.apply_chat_template(chat, return_dict=False), row[f"{kind}_tokens"]
+            assert tokenizer.decode(ids[-count:]).strip().startswith(pair[kind].strip())
+            with torch.no_grad():
+                logp = tuned(torch.tensor([ids])).logits[0, :-1].double().log_softmax(-1)
+            expected = float(logp.gather(1, torch.tensor(ids[1:])[:, None])[-count:].sum())
+            assert row[f"{kind}_logp"] == pytest.approx(expected, rel=1e-4)
+    steps = (json.loads(line) for line in (made["dpo"].path / "metrics.jsonl").read_text().splitlines())
+    assert next(line["loss"] for line in steps if "loss" in line) == pytest.approx(math.log(2), abs=1e-5)
+
+
+def trl_sequences(folder: Path, chats: Sequence[Sequence[Mapping[str, str]]]) -> list[tuple[list[int], list[int]]]:
+    """Returns ids and loss mask of each chat as TRL's SFTTrainer has them for an exported model with assistant_only_loss."""
+    from datasets import Dataset
+    from trl import SFTConfig, SFTTrainer
+
+    settings = SFTConfig(str(folder.parent / "trl"), assistant_only_loss=True, report_to="none", use_cpu=True, bf16=False, max_length=None)
+    data = SFTTrainer(
+        str(folder), args=settings, train_dataset=Dataset.from_list([{"messages": list(chat)} for chat in chats])
+    ).train_dataset
+    return [(row["input_ids"], [int(label != -100) for label in row["labels"]]) for row in data]
 
 
 def test_a_tokenizer_of_one_model_beside_another_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Writes small model folders as the families that Loam imports publish them: every file, with the structure of the published ones.
 
-Source: the files of meta-llama/Llama-2-7b-hf, Llama-3.1-8B, Llama-3.2-1B, Qwen/Qwen3-0.6B and Qwen3-0.6B-Base,
-mistralai/Mistral-7B-v0.3 and HuggingFaceTB/SmolLM3-3B on the Hugging Face Hub. The
-vocabularies are trained here, the weights are random, and the number of special tokens of Llama 3 is smaller.
+Source: the files of meta-llama/Llama-2-7b-hf, Llama-3.1-8B, Llama-3.2-1B, Llama-3.2-1B-Instruct, Qwen/Qwen3-0.6B and Qwen3-0.6B-Base,
+mistralai/Mistral-7B-v0.3, HuggingFaceTB/SmolLM3-3B, allenai/OLMo-2-1124-7B-Instruct and Olmo-3-7B-Instruct on the Hugging Face Hub. The
+vocabularies are trained here, the weights are random, and the number of special tokens of Llama 3 is smaller. The chat template of Llama 3.2
+is the copy in TRL. The windows of OLMo 3 are as long as the context, and its RoPE is not scaled.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ QWEN_ADDED = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>",
 QWEN_SPARE = 37
 """Rows of the embedding that no token has; the published model has 267."""
 SMOL_SPARE = 5
+OLMO_SPARE = 74
 LLAMA3_SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>",
     "<|reserved_special_token_2|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>",
     "<|reserved_special_token_3|>"]  # fmt: skip
@@ -152,10 +154,13 @@ def qwen3(folder: Path, base: bool = False, tied: bool = True) -> Path:
     return _write(folder, tokenizer, settings, config, "1GB" if base else "20KB")
 
 
-def llama3(folder: Path, version: str = "3.2") -> Path:
-    """Writes a folder like that of Llama 3 (no scaling of RoPE), 3.1 (scaling) or 3.2 (also tied embeddings): as many rows as ids."""
+def llama3(folder: Path, version: str = "3.2", instruct: bool = False) -> Path:
+    """Writes a folder like that of Llama 3 (no scaling of RoPE), 3.1 (scaling) or 3.2 (also tied embeddings): as many rows as ids.
+
+    With `instruct`, like that of the chat model: its chat template, which asks for the date, and a text ends as a turn does.
+    """
     tokenizer = llama3_tokenizer()
-    settings = {
+    settings: dict[str, Any] = {
         "bos_token": "<|begin_of_text|>", "clean_up_tokenization_spaces": True, "eos_token": "<|end_of_text|>",
         "model_input_names": ["input_ids", "attention_mask"], "model_max_length": 131072, "tokenizer_class": "PreTrainedTokenizerFast",
     }  # fmt: skip
@@ -166,6 +171,14 @@ def llama3(folder: Path, version: str = "3.2") -> Path:
         "rms_norm_eps": 1e-05, "rope_scaling": None if version == "3" else SCALING, "rope_theta": 500000.0,
         "tie_word_embeddings": version == "3.2", "torch_dtype": "float32", "use_cache": True, "vocab_size": tokenizer.get_vocab_size(), **SHAPE,
     }  # fmt: skip
+    if instruct:
+        import trl
+
+        settings |= {
+            "eos_token": "<|eot_id|>",
+            "chat_template": (Path(trl.__file__).parent / "chat_templates" / "llama3_2.jinja").read_text(),
+        }
+        config["eos_token_id"] = [tokenizer.token_to_id(name) for name in ("<|end_of_text|>", "<|eom_id|>", "<|eot_id|>")]
     return _write(folder, tokenizer, settings, config, "20KB" if version == "3.1" else "1GB")
 
 
@@ -221,6 +234,49 @@ def smollm3(folder: Path) -> Path:
         "vocab_size": tokenizer.get_vocab_size() + SMOL_SPARE, **SHAPE,
     }  # fmt: skip
     return _write(folder, tokenizer, settings, config, "1GB")
+
+
+def olmo2(folder: Path) -> Path:
+    """Writes a folder like that of OLMo-2-1124-7B-Instruct: one token begins and ends texts, nothing is put before a text, more rows than ids."""
+    template = (
+        "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ '<|system|>\n' + message['content'] + '\n' }}"
+        "{% elif message['role'] == 'user' %}{{ '<|user|>\n' + message['content'] + '\n' }}{% elif message['role'] == 'assistant' %}"
+        "{% if not loop.last %}{{ '<|assistant|>\n'  + message['content'] + eos_token + '\n' }}{% else %}"
+        "{{ '<|assistant|>\n'  + message['content'] + eos_token }}{% endif %}{% endif %}{% if loop.last and add_generation_prompt %}"
+        "{{ '<|assistant|>\n' }}{% endif %}{% endfor %}"
+    )
+    return _write(folder, *_olmo(template, "Olmo2ForCausalLM", "olmo2"), "20KB")
+
+
+def olmo3(folder: Path) -> Path:
+    """Writes a folder like that of Olmo-3-7B-Instruct, except that its sliding windows are as long as the context and its RoPE is not scaled."""
+    template = (
+        "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\n' + message.content }}"
+        "{%- if message.role == 'assistant' and loop.last -%}{{ eos_token }}{%- else -%}{{ '<|im_end|>\n' }}{%- endif -%}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
+    )
+    tokenizer, settings, config = _olmo(template, "Olmo3ForCausalLM", "olmo3")
+    config |= {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"], "num_key_value_heads": 4}
+    return _write(folder, tokenizer, settings, config, "1GB")
+
+
+def _olmo(template: str, architecture: str, kind: str) -> tuple[Tokenizer, dict[str, Any], dict[str, Any]]:
+    """Returns tokenizer, tokenizer_config.json and config.json of an OLMo with a chat template."""
+    tokenizer = _byte_level(LLAMA3_SPLIT, 305)
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    special = ["<|endoftext|>", "<|fim_prefix|>", "<|im_start|>", "<|im_end|>", "<|endofprompt|>", "<|pad|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
+    settings = {
+        "add_prefix_space": False, "bos_token": "<|endoftext|>", "chat_template": template, "clean_up_tokenization_spaces": False,
+        "eos_token": "<|endoftext|>", "model_max_length": 8192, "pad_token": "<|pad|>", "tokenizer_class": "GPT2Tokenizer", "unk_token": "<|endoftext|>",
+    }  # fmt: skip
+    config = {
+        "architectures": [architecture], "attention_bias": False, "attention_dropout": 0.0, "eos_token_id": tokenizer.token_to_id("<|endoftext|>"),
+        "hidden_act": "silu", "initializer_range": 0.02, "max_position_embeddings": 128, "model_type": kind,
+        "pad_token_id": tokenizer.token_to_id("<|pad|>"), "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 500000,
+        "tie_word_embeddings": False, "torch_dtype": "float32", "use_cache": True, "vocab_size": tokenizer.get_vocab_size() + OLMO_SPARE, **SHAPE,
+    }  # fmt: skip
+    return tokenizer, settings, config
 
 
 def llama2(folder: Path) -> Path:
@@ -284,5 +340,8 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "LFM2 by Loam": lfm2,
     "Mistral": mistral,
     "SmolLM3": smollm3,
+    "Llama 3.2 Instruct": lambda folder: llama3(folder, instruct=True),
+    "OLMo 2": olmo2,
+    "OLMo 3": olmo3,
     "Qwen3 untied": lambda folder: qwen3(folder, tied=False),
 }

@@ -56,7 +56,7 @@ SHAPE: dict[str, Any] = {
         "num_hidden_layers": 3, "hidden_size": 48, "num_attention_heads": 2, "num_key_value_heads": 1,
         "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
         "qk_norm": False, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
-        "rope_scaling.original_max_position_embeddings": 9, "conv_layers": (1,), "rope_free_layers": (0,),
+        "rope_scaling.original_max_position_embeddings": 9, "conv_layers": (1,), "rope_free_layers": (0,), "norm_placement": "after",
     }.items()
 }  # fmt: skip
 SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}
@@ -150,9 +150,11 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay
+    lora = {"lora.rank", "lora.alpha", "lora.targets"}
+    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay, test_lora
         "pretrain": {"continue_from", "rewarm_steps", "model.depth", "budget.flops"},
-        "sft": {"replay", "too_long"},
+        "sft": {"replay", "too_long", *lora},
+        "dpo": lora,
     }
     assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | elsewhere.get(stage, set())
 

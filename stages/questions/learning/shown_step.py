@@ -302,7 +302,7 @@ def changes(asked: StepRequest, initial: Mapping[str, Tensor] | None) -> list[Ch
     from stages.training.checkpoints.receipt import kept_checkpoints
 
     kept = [(f"step {step:,}", folder) for step, folder in kept_checkpoints(Path(asked.model))]
-    kept += [(name, kept_checkpoints(Path(folder))[-1][1]) for name, folder in asked.later]
+    kept += [(name, Path(folder) / "checkpoint") for name, folder in asked.later]
     found, before, name_before = [], initial, "initial weights"
     for name, folder in kept:
         now = consolidate(folder)

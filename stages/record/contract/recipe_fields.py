@@ -54,6 +54,7 @@ OTHER_NAMES: Mapping[str, str] = {
         "model.rope_theta": "theta rope_base",
         "model.conv_layers": "layer_types",
         "model.rope_free_layers": "no_rope_layers",
+        "model.norm_placement": "post_norm reordered_norm",
         "warmup_steps": "warmup num_warmup_steps warmup_iters warmup_ratio",
         "weight_decay": "wd",
         "max_grad_norm": "grad_clip clip_grad clip_grad_norm gradient_clipping",

@@ -1,8 +1,8 @@
 """Adds to an imported tokenizer what the pipeline needs and what it lacks: special tokens, post-processor, a chat template if it has none.
 
 Guarantee: ids that the tokenizer has keep their text; new tokens follow them, and beside a model only into rows of its embedding that no
-token has. A tokenizer without bos stays without, and one with a chat template keeps it and gets no tokens for headers. Every change is a
-sentence for the user. A tokenizer that lacks nothing is not changed.
+token has. A tokenizer that puts nothing before a text and has no bos of its own stays so, and one with a chat template keeps it and gets no
+tokens for headers. Every change is a sentence for the user. A tokenizer that lacks nothing is not changed.
 Cost: milliseconds beside the load of the tokenizer. Call it in a confined process, as tokenizer_check.py does.
 Source: TemplateProcessing and AddedToken of Hugging Face tokenizers.
 """
@@ -75,8 +75,8 @@ def choose_tokens(
 
     A role gets the token that the mapping gives; else Llama 3's name if the tokenizer has it; else the token of tokenizer_config.json, or
     ChatML's; else Llama 3's name, which is added. bos is rather the one of tokenizer_config.json. With a chat template of its own, the headers
-    have no token, and the end of a turn is the template's. bos has no token if the tokenizer puts nothing before a text and has none, and it comes with a
-    model or its settings name eos alone. What would be added beyond the rows of a model is not: pad and end_of_turn are then eos, and
+    have no token, and the end of a turn is the template's. bos has no token if the tokenizer puts nothing before a text and has none or the
+    same as eos, and it comes with a model or its settings name eos. What would be added beyond the rows of a model is not: pad and end_of_turn are then eos, and
     the headers have no token.
 
     Args:
@@ -120,10 +120,14 @@ def _may_share(role: str, other: str) -> bool:
 
 
 def _is_without_bos(tokenizer: Tokenizer, settings: Mapping[str, JsonValue], beside_model: bool) -> bool:
-    """Returns whether the texts of a tokenizer have no bos, as those of Qwen3. A bare tokenizer.json alone does not say so."""
-    known = {stated_token(settings.get("bos_token")), *(() if "bos_token" in settings else (LLAMA3.bos,))} - {""}
+    """Returns whether the texts of a tokenizer have no bos, as those of Qwen3, or no other than eos, as those of OLMo 2.
+
+    A bare tokenizer.json alone does not say so.
+    """
+    eos = stated_token(settings.get("eos_token"))
+    known = {stated_token(settings.get("bos_token")), *(() if "bos_token" in settings else (LLAMA3.bos,))} - {"", eos}
     has_one = any(tokenizer.token_to_id(token) is not None for token in known)
-    return not has_one and _begins_bare(tokenizer) and (beside_model or bool(stated_token(settings.get("eos_token"))))
+    return not has_one and _begins_bare(tokenizer) and (beside_model or bool(eos))
 
 
 def _begins_bare(tokenizer: Tokenizer) -> bool:

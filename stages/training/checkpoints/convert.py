@@ -1,4 +1,4 @@
-"""Converts our weights to a Hugging Face model: Llama, with QK-norm Qwen3, with short convolutions LFM2, with blocks without RoPE SmolLM3.
+"""Converts our weights to a Hugging Face model of the class that has the model's parts: Llama, Qwen3, LFM2, SmolLM3 or OLMo 2.
 
 Guarantee: parameters are renamed and cast to the chosen dtype, and not changed otherwise. The caller checks the logits with
 `largest_difference`.
@@ -33,6 +33,8 @@ LFM2_RENAMES = RENAMES | {
     "ffn.gate": "feed_forward.w1", "ffn.up": "feed_forward.w3", "ffn.down": "feed_forward.w2",
 }  # fmt: skip
 """Names inside a block: ours -> those of LFM2."""
+OLMO2_RENAMES = RENAMES | {"attention_norm": "post_attention_layernorm", "ffn_norm": "post_feedforward_layernorm"}
+"""Names inside a block: ours -> those of OLMo 2 and 3."""
 OUTSIDE = {"embedding.weight": "model.embed_tokens.weight", "norm.weight": "model.norm.weight", "head.weight": "lm_head.weight"}
 LFM2_OUTSIDE = OUTSIDE | {"norm.weight": "model.embedding_norm.weight"}
 
@@ -40,6 +42,7 @@ LFM2_OUTSIDE = OUTSIDE | {"norm.weight": "model.embedding_norm.weight"}
 def hugging_face_name(name: str, config: ModelConfig) -> str:
     """Returns the name in transformers of one of our parameters: blocks.3.attention.query.weight is model.layers.3.self_attn.q_proj.weight."""
     renames, outside = (LFM2_RENAMES, LFM2_OUTSIDE) if config.conv_layers else (RENAMES, OUTSIDE)
+    renames = OLMO2_RENAMES if config.norm_placement == "after" else renames
     if name in outside:
         return outside[name]
     _, number, rest = name.split(".", 2)
@@ -48,7 +51,7 @@ def hugging_face_name(name: str, config: ModelConfig) -> str:
 
 
 def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: str) -> Any:
-    """Returns the configuration of the model's class: LlamaConfig, Qwen3Config, Lfm2Config or SmolLM3Config.
+    """Returns the configuration of the model's class: LlamaConfig, Qwen3Config, Lfm2Config, SmolLM3Config or Olmo2Config.
 
     Args:
         config: Shape of the model.

@@ -1,4 +1,4 @@
-"""Imports a Hugging Face model folder as a checkpoint: Llama, with QK-norm Qwen3, with short convolutions LFM2.
+"""Imports a Hugging Face model folder as a checkpoint: Llama, Mistral, Qwen3, SmolLM3, OLMo 2 and 3, LFM2.
 
 Guarantee: the import is the inverse of training/checkpoints/convert.py. Every weight is renamed and converted to fp32, and no weight is changed.
 Features that our decoder does not have (biases, scalings of RoPE other than llama3, sliding windows, quantised weights) are refused by name,
@@ -33,16 +33,19 @@ ARCHITECTURES = {
     "MistralForCausalLM": False,
     "Qwen3ForCausalLM": True,
     "SmolLM3ForCausalLM": False,
+    "Olmo2ForCausalLM": True,
+    "Olmo3ForCausalLM": True,
     "Lfm2ForCausalLM": True,
 }  # whether it has QK-norm
 MISSING = {
     "Gemma": "norms with 1 + weight, norms after the halves of a block and scaled embeddings", "Moe": "experts", "Mixtral": "experts",
     "Qwen2": "biases of queries, keys and values",
-    "Olmo2": "norms after the halves of a block", "Olmo3": "norms after the halves of a block and sliding windows", "GptOss": "experts and attention sinks",
+    "GptOss": "experts and attention sinks",
     "Phi3": "joined projections", "DeepseekV": "experts and latent attention",
 }  # fmt: skip
 """Part of the name of an architecture -> what it has that our decoder lacks."""
 LFM2, MISTRAL, SMOLLM3 = "Lfm2ForCausalLM", "MistralForCausalLM", "SmolLM3ForCausalLM"
+QWEN3, OLMO2, OLMO3 = "Qwen3ForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"
 MUST_BE: Mapping[str, tuple[str | float | bool | None, ...]] = {
     "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,), "use_sliding_window": (False,), "quantization_config": (None,),
     "partial_rotary_factor": (1.0,), "original_max_position_embeddings": (None,), "auto_map": (None,),
@@ -55,10 +58,12 @@ ALSO_NEEDED = {
     LFM2: ("norm_eps", "layer_types", "num_key_value_heads", "tie_word_embeddings", "conv_L_cache", "block_auto_adjust_ff_dim"),
     MISTRAL: ("num_key_value_heads", "sliding_window"),
     SMOLLM3: ("num_key_value_heads", "tie_word_embeddings", "no_rope_layers"),
+    OLMO2: ("rms_norm_eps",),
+    OLMO3: ("rms_norm_eps", "layer_types", "sliding_window"),
 }
 """Architecture -> what else it must have: transformers' defaults of these are of one published model."""
-LAYER_TYPES = {True: ("full_attention", "conv"), False: ("full_attention",)}
-"""Whether the model is an LFM2 -> kinds of its layers."""
+LAYER_TYPES = {LFM2: ("full_attention", "conv"), OLMO3: ("full_attention", "sliding_attention")}
+"""Architecture -> kinds of its layers; others have full_attention. A sliding window must be as long as the context."""
 ROPE_TYPES = {"default": (), "llama3": tuple(RopeScaling.model_fields)}
 """rope_type -> the numbers that it has beside rope_theta."""
 QWEN3_HEAD_DIM = 128  # transformers' default where config.json of a Qwen3 has no head_dim
@@ -149,7 +154,6 @@ def read_shape(path: Path) -> ModelConfig:
     if architecture not in ARCHITECTURES:
         lacks = next((f", which has {parts}" for name, parts in MISSING.items() if name in architecture), "")
         raise ImportedModelError(f"The architecture is {_shown(architecture)}{lacks}; Loam's decoder is {' or '.join(ARCHITECTURES)}.")
-    lfm2 = architecture == LFM2
     missing = [name for name in (*NEEDED, *ALSO_NEEDED.get(architecture, ())) if name not in config]
     if missing:
         raise ImportedModelError(f"config.json has no {missing[0]}.")
@@ -158,36 +162,25 @@ def read_shape(path: Path) -> ModelConfig:
         given = config.get(name)
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
             raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
-    theta, scaling = _rope(config)
-    if theta is None and architecture in (LFM2, SMOLLM3):
+    convolved, rotated = _convolved_layers(config, architecture), _rotated_layers(config, architecture)
+    theta, scaling = _rope(_with_one_rope(config) if architecture == OLMO3 else config)
+    if theta is None and architecture in (LFM2, SMOLLM3, OLMO3):
         raise ImportedModelError("config.json has no rope_theta.")
     theta = 10_000.0 if theta is None else theta
-    epsilon = "norm_eps" if lfm2 else "rms_norm_eps"
+    epsilon = "norm_eps" if architecture == LFM2 else "rms_norm_eps"
     for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), (epsilon, config.get(epsilon, 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
             raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
     tied = _tied(config)
-    layers: Any = config.get("layer_types")
-    known = LAYER_TYPES[lfm2]
-    if (lfm2 or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
-        raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; a layer of Loam's decoder has {' or '.join(known)}.")
-    named = len(layers or ())
-    convolved = [number for number, kind in enumerate(layers or ()) if kind == "conv"]
-    if lfm2 and not (convolved and named == config["num_hidden_layers"]):
-        raise ImportedModelError(
-            f"Its {named} layer_types must be those of its {config['num_hidden_layers']} layers, with a conv among them."
-        )
-    if lfm2 and len(convolved) == named:
-        raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
-    rotated = _rotated_layers(config, architecture)
     qk_norm = ARCHITECTURES[architecture]
     try:
         return ModelConfig.model_validate({
             **{name: config[name] for name in NEEDED},
             "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
-            "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if qk_norm and not lfm2 else None), "rope_theta": float(theta), "rope_scaling": scaling,
+            "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if architecture == QWEN3 else None), "rope_theta": float(theta), "rope_scaling": scaling,
             "rms_norm_eps": float(config.get(epsilon, 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
             "conv_layers": convolved, "rope_free_layers": [number for number, one in enumerate(rotated) if not one],
+            "norm_placement": "after" if architecture in (OLMO2, OLMO3) else "before",
         })  # fmt: skip
     except ValidationError as error:
         raise ImportedModelError(_fault(error)) from None
@@ -208,17 +201,38 @@ def _tied(config: Config) -> bool:
     return tied
 
 
+def _convolved_layers(config: Config, architecture: str) -> list[int]:
+    """Returns the numbers of the layers with a short convolution, after the check of the kinds of all layers and of their sliding window.
+
+    Raises:
+        ImportedModelError: A layer is of another kind, its window is shorter than the context, or the layers of an LFM2 are not named.
+    """
+    layers: Any = config.get("layer_types")
+    known = LAYER_TYPES.get(architecture, ("full_attention",))
+    if (architecture in LAYER_TYPES or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
+        raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; a layer of Loam's decoder has {' or '.join(known)}.")
+    window, context = config.get("sliding_window"), config["max_position_embeddings"]
+    slides = window is not None if architecture == MISTRAL else "sliding_attention" in (layers or ())
+    if slides and not (type(window) is int and window >= context):
+        raise ImportedModelError(
+            f"Its sliding_window is {_shown(window, json.dumps)} and its context {context:,} tokens; Loam's decoder has no sliding window shorter "
+            "than the context."
+        )
+    named, depth = len(layers or ()), config["num_hidden_layers"]
+    convolved = [number for number, kind in enumerate(layers or ()) if kind == "conv"]
+    if architecture == LFM2 and not (convolved and named == depth):
+        raise ImportedModelError(f"Its {named} layer_types must be those of its {depth} layers, with a conv among them.")
+    if convolved and len(convolved) == named:
+        raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
+    return convolved
+
+
 def _rotated_layers(config: Config, architecture: str) -> Sequence[int]:
     """Returns 0 for each layer without RoPE and 1 for each other one; nothing if all have it.
 
     Raises:
-        ImportedModelError: A Mistral has a sliding window, or the layers of a SmolLM3 are not named.
+        ImportedModelError: The layers of a SmolLM3 are not named.
     """
-    window = config.get("sliding_window")
-    if architecture == MISTRAL and window is not None and not (type(window) is int and window >= config["max_position_embeddings"]):
-        raise ImportedModelError(
-            f"Its sliding_window is {_shown(window)}, below its context of {config['max_position_embeddings']:,}; Loam's decoder has no sliding window."
-        )
     if architecture != SMOLLM3:
         return ()
     rotated: Any = config["no_rope_layers"]
@@ -228,6 +242,22 @@ def _rotated_layers(config: Config, architecture: str) -> Sequence[int]:
             f"Its no_rope_layers are {_shown(rotated, json.dumps)}; there must be 0 or 1 for each of its {depth} layers, and one 0."
         )
     return [int(one) for one in rotated]
+
+
+def _with_one_rope(config: Config) -> Config:
+    """Returns the config.json of an OLMo 3 with the RoPE of all its layers in place of one for each kind of layer.
+
+    transformers 4 scales it in layers of full_attention only. The kinds of the layers are checked before.
+
+    Raises:
+        ImportedModelError: The kinds have different ones.
+    """
+    kinds = sorted(set(config["layer_types"]))
+    given: Any = config.get("rope_parameters", {"full_attention": config.get("rope_scaling")})
+    ropes = [given.get(kind) if isinstance(given, dict) else given for kind in kinds]
+    if any(rope != ropes[0] for rope in ropes):
+        raise ImportedModelError(f"The RoPE of its {' and its '.join(kinds)} differs; all layers of Loam's decoder have the same.")
+    return {**config, "rope_parameters": ropes[0]} if "rope_parameters" in config else config
 
 
 def _rope(config: Config) -> tuple[Any, dict[str, Any] | None]:

@@ -30,6 +30,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
+from stages.training.checkpoints import snapshot_folders
 from stages.training.measures.metrics import MetricLine
 
 NAME = "receipt.json"
@@ -190,14 +191,15 @@ def losses_digest(lines: Sequence[MetricLine]) -> str:
 
 
 def kept_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Returns (step, folder) of the checkpoints that an artifact holds, in order: its milestones, and the last one.
+    """Returns (step, folder) of the checkpoints that an artifact holds, in order: its milestones, and the last one, with LoRA that of the adapters.
 
     Raises:
         ReceiptError: A folder's name or the last checkpoint's trainer.json has no step.
     """
     try:
         found = sorted((int(path.name.removeprefix("step-")), path) for path in (folder / "milestones").glob("step-*"))
-        last = folder / "checkpoint"
+        adapters = folder / snapshot_folders.ADAPTERS
+        last = adapters if adapters.is_dir() else folder / "checkpoint"
         return [*found, (int(_read(last / "trainer.json")["step"]), last)]
     except (ValueError, KeyError, TypeError) as error:
         raise ReceiptError(f"The steps of the checkpoints cannot be read: {error}.") from None

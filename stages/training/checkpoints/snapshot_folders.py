@@ -12,6 +12,8 @@ import re
 import shutil
 from pathlib import Path
 
+ADAPTERS = "adapter_checkpoint"
+"""Folder of an artifact in which the last checkpoint of a training with LoRA is. The folder checkpoint/ has the merged weights."""
 SNAPSHOT = re.compile(r"step-(\d{10})")
 
 

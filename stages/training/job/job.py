@@ -24,7 +24,7 @@ from stages.training.data.phases import Phase, phase_table, upcoming_sizes
 from stages.training.data.reader import SequenceFiles
 from stages.training.job.continuation import StartingPoint
 from stages.training.job.training_settings import ScoringSettings, TrainingSettings
-from stages.training.model.config import ModelConfig, Recompute
+from stages.training.model.config import Lora, ModelConfig, Recompute
 
 DECIDING: Mapping[str, bool] = {DECIDES: True}
 OBSERVING: Mapping[str, bool] = {DECIDES: False}
@@ -113,6 +113,7 @@ class RankJob:
         steps: Optimizer steps of the whole training, with those before `continuation.step`.
         token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
         samples: The texts that the model continues; None for none.
+        lora: What is trained in place of all weights; None trains all. The checkpoints hold the adapters alone.
         stop_after: The step after which the ranks stop with a snapshot and publish nothing; 0 trains to the end (training/loop/replay.py).
         blame: Step whose batch is judged after a replay of those before (training/measures/judged_step.py); 0 trains to the end.
     """
@@ -136,6 +137,7 @@ class RankJob:
     steps: int = field(default=0, metadata=DECIDING)
     token_bytes: str = field(default="", metadata=OBSERVING)
     samples: TextSamples | None = field(default=None, metadata=OBSERVING)
+    lora: Lora | None = field(default=None, metadata=DECIDING)
     stop_after: int = field(default=0, metadata=OBSERVING)
     blame: int = field(default=0, metadata=OBSERVING)
 
@@ -152,8 +154,8 @@ class RankJob:
 
     @property
     def milestones(self) -> tuple[int, ...]:
-        """The steps after which this job keeps a milestone, in order."""
-        return self.training.milestones(self.steps, self.continuation.step)
+        """The steps after which this job keeps a milestone, in order; none with LoRA, because its checkpoints are no models."""
+        return () if self.lora else self.training.milestones(self.steps, self.continuation.step)
 
     def accumulation(self) -> int:
         """Returns the largest number of micro-batches per step and rank.

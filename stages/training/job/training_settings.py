@@ -20,6 +20,7 @@ from stages.training.job.step_guard import Guard
 from stages.training.job.training_parts import OPTIMIZERS, PAIR_LOSSES, SCHEDULES, SEQUENCE_LOSSES
 from stages.training.losses.loss import Loss
 from stages.training.losses.loss_next_token import NextTokenLoss
+from stages.training.model.config import Lora
 from stages.training.model.dial import MAX_WARMUP, PARTS, WARMUP_SHARE
 from stages.training.optimizers.optimizer import Optimizer
 from stages.training.optimizers.optimizer_adamw import AdamW
@@ -170,6 +171,23 @@ class TrainingSettings(StageConfig):
         """Returns the setting that would make the schedule fit `steps` steps, as "warmup_steps=null"; empty if the warm-up is not the cause."""
         derived = min(steps // WARMUP_SHARE, MAX_WARMUP)
         return "warmup_steps=null" if self.warmup_steps is not None and not self.schedule.fault(steps, derived) else ""
+
+
+class LoraTraining(TrainingSettings):
+    """Base class of the sections that can train adapters in place of all weights."""
+
+    lora: Lora | None = Field(None, decides=True)
+    """Low-rank adapters that are trained in place of all weights; null trains all. Gradients and the optimizer's state are of the adapters alone.
+    The artifact has them in adapter/ as peft reads them, over an export of the model that this stage starts from; checkpoint/ is the merged
+    model. There are no milestones. A learning rate ten times as high as without is usual."""
+
+    @model_validator(mode="after")
+    def _no_milestones_of_adapters(self) -> Self:
+        if self.lora and self.milestone_every_steps:
+            raise ValueError(
+                "lora keeps no milestones, because a checkpoint of adapters alone is no model; set milestone_every_steps to 0."
+            )
+        return self
 
 
 class SequenceTraining(TrainingSettings):

@@ -1,5 +1,7 @@
 """The weights that a job starts with: of its last undamaged snapshot, of the checkpoint that it continues, of another, or of the seed.
 
+With LoRA, that is so for the adapters; the weights that are not trained are always those of job.init_from.
+
 Guarantee: all ranks start from the same weights. What is read was compared with its record.
 Cost: reads the checkpoint once, divided over the ranks.
 """
@@ -21,7 +23,7 @@ from stages.training.launch.heartbeat import Activity
 from stages.training.model.llama import initial_value
 from stages.training.optimizers.optimizer import full_shape
 from stages.training.zero.engine import Engine
-from stages.training.zero.engine_state import assign
+from stages.training.zero.engine_state import assign, assign_frozen
 
 
 def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
@@ -43,12 +45,15 @@ def load(job: RankJob, engine: Engine, events: EventWriter) -> int:
         elif job.continuation.step:
             trainer = checkpoint.verify(Path(job.init_from), engine.rank, engine.ranks, tick)
             assign(engine, _ticking(checkpoint.opened(Path(job.init_from), stack, trainer), tick), trainer.optimizer_steps)
-        elif job.init_from:
+        elif job.init_from and not job.lora:
             assign(engine, _ticking(checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick), tick), fresh)
         else:
             shapes = {name: full_shape(param) for name, param in engine.named.items()}
             values = checkpoint.from_values(lambda name: initial_value(name, shapes[name], job.model, job.seed, job.embedding_std))
             assign(engine, _ticking(values, tick), fresh)
+        if job.lora:
+            base = checkpoint.reader(Path(job.init_from), stack, engine.rank, engine.ranks, tick)
+            assign_frozen(engine, _ticking(base, tick))
     return found[1].step if found else job.continuation.step
 
 

@@ -164,7 +164,7 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             go_back(run, spike)
             return
         now = time.monotonic()
-        used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock)
+        used = speed(job.model, run.order.phase_of(step).seq_len, peak, done.work, now - clock, job.lora)
         values = done.metrics | {"lr": run.learning_rate(step), **used}
         clock = now
         if complaint := run.writer.complaint():
@@ -332,7 +332,8 @@ def finish(run: Run) -> None:
         places = {step: snapshot_folders.milestones(out) / snapshot_folders.name_of(step) for step in run.job.milestones}
         for step in places:
             _refuse_damaged(run, step)
-        for step, place in {**places, run.job.steps: out / "checkpoint"}.items():
+        last = out / (snapshot_folders.ADAPTERS if run.job.lora else "checkpoint")
+        for step, place in {**places, run.job.steps: last}.items():
             shutil.rmtree(place, ignore_errors=True)  # of an earlier start, which lost a machine after it had linked them
             snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(step), place)
     run.engine.barrier()

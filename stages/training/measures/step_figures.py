@@ -20,7 +20,7 @@ from stages.training.launch.events import EventWriter
 from stages.training.losses.loss import Loss
 from stages.training.measures.metrics import finite
 from stages.training.model import flops
-from stages.training.model.config import ModelConfig
+from stages.training.model.config import Lora, ModelConfig
 from stages.training.model.peak_flops import peak_flops
 from stages.training.zero.engine import Engine
 
@@ -87,7 +87,9 @@ def _faster_in_fp32(device: torch.device, precision: str, found: float | None) -
     return f"; one rank reaches {fp32 / 1e9:,.0f} GFLOP/s in fp32, so precision: fp32 is faster on this CPU"
 
 
-def speed(model: ModelConfig, seq_len: int, peak: float | None, work: StepWork, seconds: float) -> dict[str, float | None]:
+def speed(
+    model: ModelConfig, seq_len: int, peak: float | None, work: StepWork, seconds: float, lora: Lora | None = None
+) -> dict[str, float | None]:
     """Returns the metrics tokens_per_s, mfu and mfu_by_segment of a step.
 
     Args:
@@ -96,9 +98,10 @@ def speed(model: ModelConfig, seq_len: int, peak: float | None, work: StepWork, 
         peak: The result of `peak_of_ranks`.
         work: What the batches of all ranks hold.
         seconds: Duration of the step.
+        lora: What is trained in place of all weights, or None.
     """
-    matmuls = 6 * flops.matmul_parameters(model) * work.tokens
-    whole = flops.flops_per_token(model, seq_len) * work.tokens
+    matmuls = flops.matmul_flops(model, lora) * work.tokens
+    whole = flops.flops_per_token(model, seq_len, lora) * work.tokens
     by_segment = matmuls + flops.attention_flops(model, int(work.attended))
     return {
         "tokens_per_s": work.tokens / seconds,

@@ -2,12 +2,14 @@
 
 Guarantee: the model of every ModelConfig can be built; an impossible combination of values raises pydantic's ValidationError, a ValueError.
 Source: Llama 3 (arXiv 2407.21783) for the architecture, Llama 3.1 for the scaling of RoPE, Qwen3 (arXiv 2505.09388) for the norm on queries
-and keys and for a head_dim of its own, LFM2 (arXiv 2511.23404) for short convolutions in place of attention.
+and keys and for a head_dim of its own, LFM2 (arXiv 2511.23404) for short convolutions in place of attention, OLMo 2 (arXiv 2501.00656) for
+norms after the halves of a block.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -45,6 +47,33 @@ class RopeScaling(StageConfig):
                 f"low_freq_factor {self.low_freq_factor:g} is not below high_freq_factor {self.high_freq_factor:g}; change one of them."
             )
         return self
+
+
+LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LORA_TARGETS: Mapping[LoraTarget, str] = {
+    "q_proj": "attention.query", "k_proj": "attention.key", "v_proj": "attention.value", "o_proj": "attention.out",
+    "gate_proj": "ffn.gate", "up_proj": "ffn.up", "down_proj": "ffn.down",
+}  # fmt: skip
+"""Name of a matrix in Llama of transformers -> its name inside a block."""
+
+
+class Lora(StageConfig):
+    """A training of two thin matrices beside each chosen matrix of the blocks, in place of all weights (LoRA, arXiv 2106.09685).
+
+    The output of a chosen matrix becomes W x + alpha / rank · up (down x). W and all other weights stay as they are.
+    """
+
+    rank: int = Field(ge=1, le=4096, decides=True)
+    """Rows of `down` and columns of `up`. 8 to 64 are usual."""
+    alpha: float = Field(gt=0, le=1e6, decides=True)
+    """Numerator of the scale alpha / rank. Usual: rank, or twice as much."""
+    targets: tuple[LoraTarget, ...] = Field(tuple(LORA_TARGETS), min_length=1, decides=True)
+    """Matrices of every block, by their names in transformers' Llama. All is the choice of QLoRA (arXiv 2305.14314)."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the two matrices' product."""
+        return self.alpha / self.rank
 
 
 class ModelShape(StageConfig):
@@ -86,6 +115,10 @@ class ModelShape(StageConfig):
     rope_free_layers: tuple[int, ...] = ()
     """Blocks, counted from 0, whose attention does not rotate queries and keys, as every fourth in SmolLM3. Not with qk_norm. Such a model is
     exported as SmolLM3ForCausalLM."""
+    norm_placement: Literal["before", "after"] = "before"
+    """Where a block has its norms: before attention and feed-forward layer, as in Llama, or after each of them, as in OLMo 2, whose norms on queries
+    and keys are over the channels of all heads together. "after" needs qk_norm, and does not go with conv_layers. Such a model is exported as
+    Olmo2ForCausalLM."""
 
     @field_validator("head_dim", mode="before")
     @classmethod
@@ -153,6 +186,15 @@ class ModelShape(StageConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _norms_are_those_of_one_class(self) -> Self:
+        if self.norm_placement == "after" and (self.conv_layers or not self.qk_norm):
+            raise ValueError(
+                "model.norm_placement after needs model.qk_norm and no model.conv_layers, because the class that such a model is exported to "
+                "(OLMo 2) is so; change one of them."
+            )
+        return self
+
     @property
     def attention_layers(self) -> int:
         """Number of blocks with attention."""
@@ -165,6 +207,8 @@ class ModelShape(StageConfig):
             return "Lfm2ForCausalLM"
         if self.rope_free_layers:
             return "SmolLM3ForCausalLM"
+        if self.norm_placement == "after":
+            return "Olmo2ForCausalLM"
         return "Qwen3ForCausalLM" if self.qk_norm else "LlamaForCausalLM"
 
 

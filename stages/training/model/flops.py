@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stages.training.model.config import CONV_TAPS, ModelConfig
+from stages.training.model.config import CONV_TAPS, Lora, ModelConfig
 
 
 class StateTensors(NamedTuple):
@@ -24,7 +24,8 @@ def parameter_count(config: ModelConfig) -> int:
     """Returns the number of trainable parameters; tied embeddings count once."""
     norms = (2 * config.num_hidden_layers + 1) * config.hidden_size
     if config.qk_norm:
-        norms += 2 * config.attention_layers * config.head_dim
+        heads = config.num_attention_heads + config.num_key_value_heads if config.norm_placement == "after" else 2
+        norms += config.attention_layers * heads * config.head_dim
     tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
     filters = len(config.conv_layers) * CONV_TAPS * config.hidden_size
     return tables + norms + filters + hidden_matmuls(config)
@@ -35,9 +36,14 @@ def matmul_parameters(config: ModelConfig) -> int:
     return hidden_matmuls(config) + config.vocab_size * config.hidden_size
 
 
-def flops_per_token(config: ModelConfig, seq_len: int) -> int:
-    """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens."""
-    return 6 * matmul_parameters(config) + attention_flops(config, seq_len)
+def flops_per_token(config: ModelConfig, seq_len: int, lora: Lora | None = None) -> int:
+    """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens. lora: what is trained in place of all weights."""
+    return matmul_flops(config, lora) + attention_flops(config, seq_len)
+
+
+def matmul_flops(config: ModelConfig, lora: Lora | None = None) -> int:
+    """Returns forward and backward FLOPs of the matrix products per training token. The gradient of a weight that is not trained is left out."""
+    return 4 * matmul_parameters(config) + 6 * lora_parameters(config, lora) if lora else 6 * matmul_parameters(config)
 
 
 def attention_flops(config: ModelConfig, keys: int) -> int:
@@ -54,6 +60,16 @@ def state_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
 def checkpoint_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:
     """Returns the size of one checkpoint in bytes: the fp32 weights and the tensors of the optimizer state."""
     return 4 * parameter_count(config) + state_bytes(config, state_tensors)
+
+
+def lora_parameters(config: ModelConfig, lora: Lora) -> int:
+    """Returns the number of trained parameters of a LoRA."""
+    wide, kv = _attention_width(config), config.num_key_value_heads * config.head_dim
+    hidden, inner = config.hidden_size, config.intermediate_size
+    sides = {"q_proj": hidden + wide, "k_proj": hidden + kv, "v_proj": hidden + kv, "o_proj": wide + hidden}
+    attention = config.attention_layers * sum(sides.get(name, 0) for name in lora.targets)
+    feed_forward = config.num_hidden_layers * sum(hidden + inner for name in lora.targets if name not in sides)
+    return lora.rank * (attention + feed_forward)
 
 
 def _attention_width(config: ModelConfig) -> int:

@@ -1,11 +1,14 @@
-"""The decoder, of which Llama, Qwen3 and LFM2 are settings: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
+"""The decoder, of which Llama, Qwen3, LFM2, SmolLM3 and OLMo 2 are settings.
+
+Its parts: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
 Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
-QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM) on the converted weights
-(tested). Initial weights depend only on the seed, the parameter's name and its shape, so they are the same for any number of ranks. Constructors
-leave parameters uninitialised and the trainer fills them from `initial_value`, so ZeRO 3 never holds the whole model.
+QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM, with norms after the halves of
+a block Olmo2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the parameter's name and its shape, so
+they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer fills them from `initial_value`, so
+ZeRO 3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (training/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3,
-short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3.
+short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3, norms after the halves of a block as in OLMo 2 (2501.00656).
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
 V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
@@ -23,23 +26,40 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.training.model.attention import segment_attention
-from stages.training.model.config import CONV_TAPS, ModelConfig, Recompute
+from stages.training.model.config import CONV_TAPS, LORA_TARGETS, Lora, ModelConfig, Recompute
 from stages.training.model.rope import rotate, rotation_at
 
 T = TypeVar("T")
 
 
+class Adapter(nn.Module):  # type: ignore[misc]
+    """scale · up(down(x)), what LoRA adds to a matrix's output. The two matrices are uninitialised."""
+
+    def __init__(self, width_in: int, width_out: int, lora: Lora) -> None:
+        """Creates the two matrices."""
+        super().__init__()
+        self.down, self.up = nn.Parameter(torch.empty(lora.rank, width_in)), nn.Parameter(torch.empty(width_out, lora.rank))
+        self.scale = lora.scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns what is added, [..., width_out]."""
+        return F.linear(F.linear(x, self.down), self.up) * self.scale
+
+
 class Linear(nn.Module):  # type: ignore[misc]
-    """x @ weight.T without bias. The weight is uninitialised, or the given parameter of another module (tied embeddings)."""
+    """x @ weight.T without bias, and with an adapter its output too. The weight is uninitialised, or another module's (tied embeddings)."""
 
     def __init__(self, width_in: int, width_out: int, weight: nn.Parameter | None = None) -> None:
         """Creates the weight, or takes the given one."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width_out, width_in)) if weight is None else weight
+        self.width_in, self.width_out = width_in, width_out
+        self.adapter: Adapter | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns x @ weight.T, [..., width_out]."""
-        return F.linear(x, self.weight)
+        y = F.linear(x, self.weight)
+        return y if self.adapter is None else y + self.adapter(x)
 
 
 class Embedding(nn.Module):  # type: ignore[misc]
@@ -62,7 +82,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
         """Creates the weight."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(hidden_size))
-        self.eps = eps
+        self.channels, self.eps = hidden_size, eps
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the normalised x, in the dtype of x."""
@@ -76,31 +96,31 @@ class Attention(nn.Module):  # type: ignore[misc]
         """Creates the four projections and, with QK-norm, the two norms. `rotates`: whether queries and keys are rotated."""
         super().__init__()
         self.rotates = rotates
-        self.num_attention_heads, self.num_key_value_heads, self.head_dim = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
+        self.head_dim = config.head_dim
         width, kv_width = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         self.query = Linear(config.hidden_size, width)
         self.key = Linear(config.hidden_size, kv_width)
         self.value = Linear(config.hidden_size, kv_width)
         self.out = Linear(width, config.hidden_size)
-        self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
-        self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        normed = (width, kv_width) if config.norm_placement == "after" else (config.head_dim, config.head_dim)
+        self.query_norm, self.key_norm = (RMSNorm(channels, config.rms_norm_eps) if config.qk_norm else None for channels in normed)
 
     def forward(self, x_BLD: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the attention's output, [B, L, D]."""
         b, length, _ = x_BLD.shape
-        q_THC = self.query(x_BLD).view(b * length, self.num_attention_heads, self.head_dim)
-        k_TKC = self.key(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
-        v_TKC = self.value(x_BLD).view(b * length, self.num_key_value_heads, self.head_dim)
-        if self.query_norm is not None and self.key_norm is not None:
-            q_THC, k_TKC = self.query_norm(q_THC), self.key_norm(k_TKC)
+        q_THC = self._heads(self.query(x_BLD), self.query_norm)
+        k_TKC = self._heads(self.key(x_BLD), self.key_norm)
+        v_TKC = self._heads(self.value(x_BLD), None)
         if self.rotates:
             q_THC, k_TKC = rotate(q_THC, *rotation), rotate(k_TKC, *rotation)
         y_THC = segment_attention(q_THC, k_TKC, v_TKC, bounds, length)
         return self.out(y_THC.reshape(b, length, -1))
+
+    def _heads(self, projected: Tensor, norm: RMSNorm | None) -> Tensor:
+        """Returns [B, L, heads · C] as [T, heads, C], normalised over the channels of each head or of all heads together, as wide as the norm is."""
+        if norm is not None:
+            projected = norm(projected.unflatten(-1, (-1, norm.channels)))
+        return projected.reshape(projected.shape[0] * projected.shape[1], -1, self.head_dim)
 
 
 class CausalFilter(nn.Module):  # type: ignore[misc]
@@ -152,13 +172,13 @@ class FeedForward(nn.Module):  # type: ignore[misc]
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """Attention or a short convolution, and feed-forward. Each has a norm before it and adds its output to the residual stream."""
+    """Attention or a short convolution, and feed-forward. Each has a norm before or after it and adds its output to the residual stream."""
 
     def __init__(self, config: ModelConfig, recompute: Recompute, layer: int) -> None:
         """Creates the two halves and their norms. `recompute`: see `Llama`. `layer`: number of the block."""
         super().__init__()
         convolves = layer in config.conv_layers
-        self.recompute = recompute
+        self.recompute, self.norms_after = recompute, config.norm_placement == "after"
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = None if convolves else Attention(config, layer not in config.rope_free_layers)
         self.convolution = ShortConvolution(config) if convolves else None
@@ -167,7 +187,9 @@ class Block(nn.Module):  # type: ignore[misc]
 
     def forward(self, x_BLD: Tensor, positions_BL: Tensor, rotation: tuple[Tensor, Tensor], bounds: Tensor) -> Tensor:
         """Returns the residual stream after the block, [B, L, D]."""
-        if self.attention is not None:
+        if self.attention is not None and self.norms_after:
+            x_BLD = x_BLD + self.attention_norm(self.attention(x_BLD, rotation, bounds))
+        elif self.attention is not None:
             x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), rotation, bounds)
         elif self.convolution is not None:
             x_BLD = x_BLD + self.convolution(self.attention_norm(x_BLD), positions_BL)
@@ -177,7 +199,7 @@ class Block(nn.Module):  # type: ignore[misc]
         return x_BLD + self._feed_forward(x_BLD)
 
     def _feed_forward(self, x_BLD: Tensor) -> Tensor:
-        return self.ffn(self.ffn_norm(x_BLD))
+        return self.ffn_norm(self.ffn(x_BLD)) if self.norms_after else self.ffn(self.ffn_norm(x_BLD))
 
 
 class Head(Linear):
@@ -199,7 +221,7 @@ class Llama(nn.Module):  # type: ignore[misc]
             recompute: What the backward pass computes again instead of keeping it.
         """
         super().__init__()
-        self.config, self.recompute = config, recompute
+        self.config, self.recompute, self.adapted = config, recompute, False
         self.embedding = Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList([Block(config, recompute, layer) for layer in range(config.num_hidden_layers)])
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -217,6 +239,8 @@ class Llama(nn.Module):  # type: ignore[misc]
             loss: A function of the outputs of the last norm [B, L, D] and the head's weight [V, D].
         """
         x_BLD = self.embedding(tokens_BL)
+        if self.adapted and self.training:  # DeepSpeed 0.19.8 frees the weights of a block too early whose input has no gradient
+            x_BLD.requires_grad_()
         rotation = rotation_at(positions_BL.flatten()[:, None], self.config)
         for block in self.blocks:
             if self.recompute == "block" and self.training:
@@ -224,6 +248,17 @@ class Llama(nn.Module):  # type: ignore[misc]
             else:
                 x_BLD = block(x_BLD, positions_BL, rotation, bounds)
         return self.head(self.norm(x_BLD), loss)
+
+
+def add_adapters(model: Llama, lora: Lora) -> None:
+    """Adds an adapter to each chosen matrix. Only the adapters are trained from then on."""
+    model.requires_grad_(False)
+    model.adapted = True
+    for block in model.blocks:
+        modules = dict(block.named_modules())
+        for name in (LORA_TARGETS[target] for target in lora.targets):
+            if isinstance(linear := modules.get(name), Linear):
+                linear.adapter = Adapter(linear.width_in, linear.width_out, lora)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, list[int]]:
@@ -243,9 +278,10 @@ def whole_sequences(tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
 def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: int, embedding_std: float | None = None) -> Tensor:
     """Returns the fp32 initial value of parameter `name`.
 
-    Norms are ones. All other parameters are normal with std 1/sqrt(fan-in). Matrices that write to the residual stream are also divided by
-    sqrt(2 · num_hidden_layers), and the filters of short convolutions by sqrt(3), as by default in torch's
-    Conv1d. Every parameter has its own generator, so the values do not depend on the number of ranks.
+    Norms are ones, and the second matrix of an adapter is zero, so that it changes nothing yet. All other parameters are normal with std
+    1/sqrt(fan-in). Matrices that write to the residual stream are also divided by sqrt(2 · num_hidden_layers), and the filters of short
+    convolutions by sqrt(3), as by default in torch's Conv1d. Every parameter has its own generator, so the values do not depend on the number
+    of ranks.
 
     1/sqrt(fan-in) is 0.016 at the width of Llama-3-8B, near the usual 0.02. It also suits narrow models: at width 128, a std of 0.02 was
     measured to cost 1.3 nats after 300,000 tokens.
@@ -261,6 +297,8 @@ def initial_value(name: str, shape: tuple[int, ...], config: ModelConfig, seed: 
     """
     if "norm" in name:
         return torch.ones(shape)
+    if name.endswith(".adapter.up"):
+        return torch.zeros(shape)
     std = embedding_std if embedding_std and name.startswith("embedding.") else shape[-1] ** -0.5
     if ".filter." in name:
         std /= 3**0.5

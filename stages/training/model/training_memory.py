@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from stages.training.model.config import CONV_TAPS, ModelConfig, Recompute
-from stages.training.model.flops import StateTensors, checkpoint_bytes, hidden_matmuls, parameter_count
+from stages.training.model.config import CONV_TAPS, Lora, ModelConfig, Recompute
+from stages.training.model.flops import StateTensors, checkpoint_bytes, hidden_matmuls, lora_parameters, parameter_count
 
 PROCESS_BYTES = 370_000_000
 """Resident memory of a rank on a CPU that has imported everything and trains a model of almost no size, pages of shared libraries included.
@@ -50,6 +50,7 @@ class TrainingLoad:
         offload_optimizer: Whether master weights and optimizer state are in the memory of the host.
         copies: Whether training goes on while a copy of weights and state in host memory is written as a snapshot.
         compiled: Whether blocks are compiled. It counts on GPUs; on CPUs, where the heap is as large, only uncompiled blocks were measured.
+        lora: What is trained in place of all weights, or None.
         model_ranks: Ranks that hold one copy of the model together, by tensor and pipeline splits. `ranks` counts the copies.
     """
 
@@ -65,6 +66,7 @@ class TrainingLoad:
     copies: bool = False
     compiled: bool = False
     model_ranks: int = 1
+    lora: Lora | None = None
 
     @property
     def width_bytes(self) -> int:
@@ -84,9 +86,15 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     were gathered stay for the backward pass (DeepSpeed keeps up to LIVE_ELEMENTS), and a bucket has the gradients until they are reduced, with
     half of it again for copies. Under stage 1 it has all weights and gradients, in bf16 with fp32 sums beside the gradients, and its part of
     master weights and states, in fp32 also of the gradients; under stage 2 also its part of the gradients alone. Without ZeRO it has all states.
+    With LoRA, all that is so of the adapters; of the other weights it has its part under stage 3, otherwise all, and those that are gathered.
     """
     params, width = parameter_count(config) // load.model_ranks, load.width_bytes
     states = checkpoint_bytes(config, load.state_tensors) // load.model_ranks
+    frozen = 0
+    if load.lora:
+        frozen = params * width // load.ranks + min(params, LIVE_ELEMENTS) * width if load.zero_stage == 3 else params * width
+        params = lora_parameters(config, load.lora) // load.model_ranks
+        states = 4 * params * (1 + load.state_tensors.matrices)
     owners = load.ranks if load.zero_stage else 1
     if load.zero_stage == 3:
         divided, whole = params * (width + 8), min(params, LIVE_ELEMENTS) * width + min(params, BUCKET_ELEMENTS) * 6
@@ -95,8 +103,9 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     else:
         divided, whole = (params * 8, params * 4) if load.zero_stage == 2 else (params * 4, params * 8)
     if load.device == "cpu":
-        return (states * (1 + load.copies) + divided) // owners + whole + HEAP_BYTES_PER_WEIGHT * _small_parameters(config)
-    return ((0 if load.offload_optimizer else states) + divided) // owners + whole
+        heap = HEAP_BYTES_PER_WEIGHT * (params if load.lora else _small_parameters(config))
+        return (states * (1 + load.copies) + divided) // owners + whole + frozen + heap
+    return ((0 if load.offload_optimizer else states) + divided) // owners + whole + frozen
 
 
 def activation_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:

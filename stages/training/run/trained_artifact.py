@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stages.training.data.pairs import SequenceSegment
+    from stages.training.job.job import RankJob
     from stages.training.measures.metrics import MetricLine
+    from stages.training.model.config import Lora
     from stages.training.run.training import Trained
 
 
@@ -43,11 +45,14 @@ def publish(
         The stage's outcome. Its rows are the trained sequences.
     """
     from stages.record.tables.parquet import schema, write_rows
-    from stages.training.checkpoints import receipt, rewinds
+    from stages.training.checkpoints import lora_adapter, receipt, rewinds, snapshot_folders
     from stages.training.model.config import write_model_config
     from stages.training.run import training_run
 
     job = trained.job
+    if job.lora:
+        _publish_adapter(job, job.lora, out)
+        identity = (*identity, snapshot_folders.ADAPTERS, lora_adapter.ADAPTER)
     write_model_config(job.model, out / "model.json")
     sequences = training_run.trained_sequences(trained.order, job.steps, job.continuation)
     _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
@@ -71,6 +76,16 @@ def publish(
         summary={**_with_metrics(summary, trained), **back, "receipt": recorded.link},
         identity=("checkpoint", "model.json", "steps", "phases.parquet", receipt.NAME, *milestones, *spans, *identity),
     )
+
+
+def _publish_adapter(job: RankJob, lora: Lora, out: Path) -> None:
+    """Writes the adapter as peft reads it, and the checkpoint of the merged weights, which all other stages read."""
+    from stages.training.checkpoints import lora_adapter, snapshot_folders
+    from stages.training.checkpoints.import_model import SHARD_BYTES
+
+    trained = out / snapshot_folders.ADAPTERS
+    lora_adapter.write_adapter(job.model, lora, trained, out / lora_adapter.ADAPTER)
+    lora_adapter.write_merged(job.model, lora, Path(job.init_from), trained, out / "checkpoint", SHARD_BYTES)
 
 
 def _with_metrics(summary: Summary, trained: Trained) -> Summary:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stages.training.job.training_settings import TrainingSettings
     from stages.training.launch.started import Starter
     from stages.training.measures.metrics import MetricLine
-    from stages.training.model.config import ModelConfig
+    from stages.training.model.config import Lora, ModelConfig
     from stages.training.run.continued_training import Trunk
 
 
@@ -52,6 +52,7 @@ class Prepared:
         sampler: The prompts that the model continues; None for none.
         trunk: The checkpoint that the training continues, or None.
         embedding_std: Standard deviation of the initial embedding; None: 1/sqrt(hidden_size).
+        lora: What is trained in place of all weights of `init_from`; None trains all.
     """
 
     model: ModelConfig
@@ -65,6 +66,7 @@ class Prepared:
     sampler: Sampler | None = None
     trunk: Trunk | None = None
     embedding_std: float | None = None
+    lora: Lora | None = None
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         embedding_std=data.embedding_std, scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
         earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
-        samples=data.sampler.job if data.sampler else None,
+        samples=data.sampler.job if data.sampler else None, lora=data.lora,
     )  # fmt: skip
     return job, order, run
 

@@ -38,7 +38,7 @@ def partition_sizes(engine: Engine) -> PartitionSizes:
     """Returns the element counts of all parameters, on this rank and in the model."""
     return PartitionSizes(
         held=sum(engine.partitions.part(name).length for name in engine.named),
-        resident=sum(param.numel() for param in engine.named.values()),
+        resident=sum(param.numel() for param in engine.named.values()),  # of the trained ones
         parameters=sum(full_size(engine, name) for name in engine.named),
     )
 
@@ -71,6 +71,15 @@ def optimizer_steps(engine: Engine, step: int) -> int:
     if len(counts) > 1:
         raise RuntimeError(f"The optimizer's groups have different step counts: {sorted(counts)}.")
     return counts.pop() if counts else step
+
+
+def assign_frozen(engine: Engine, partition: Callable[[str, str, int, int], Tensor]) -> None:
+    """Sets the weights that are not trained, which no optimizer has: whole under ZeRO 1, this rank's part under ZeRO 3. partition: see `assign`."""
+    for name, param in engine.frozen.items():
+        values: Tensor = getattr(param, "ds_tensor", param).data
+        begin = engine.rank * values.numel() if hasattr(param, "ds_tensor") else 0
+        values.copy_(partition(name, WEIGHT, begin, values.numel()).view_as(values))
+    engine.barrier()
 
 
 def assign(engine: Engine, partition: Callable[[str, str, int, int], Tensor], step: int | None = None) -> None:

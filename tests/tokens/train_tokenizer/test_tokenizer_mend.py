@@ -215,6 +215,8 @@ def test_bos_is_as_the_settings_and_the_post_processor_say() -> None:
     assert (
         mended(qwen3_tokenizer(), {}, json.dumps({"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"})).tokens.bos == "<|endoftext|>"
     )
+    same = json.dumps({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"})
+    assert mended(qwen3_tokenizer(), {}, same).tokens.bos == "", "as in OLMo 2: one token is between texts, and none is put before a text"
     found = beside(qwen3_tokenizer(), 9)
     assert isinstance(found, MendedTokenizer) and found.tokens.bos == ""
     assert mended(like_llama2(), {}, json.dumps({"eos_token": "</s>"})).tokens.bos == LLAMA3.bos, "its post-processor puts a token there"

@@ -69,6 +69,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
         {"qk_norm": True, "head_dim": 10},
         CONVOLVED,
         {"rope_free_layers": [1], "tie_word_embeddings": True},
+        {"norm_placement": "after", "qk_norm": True, "head_dim": 6},
     ],
     ids=str,
 )
@@ -102,19 +103,41 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     (
         {"architectures": ["BloomForCausalLM"]},
         "The architecture is BloomForCausalLM; Loam's decoder is LlamaForCausalLM or MistralForCausalLM or Qwen3ForCausalLM or SmolLM3ForCausalLM or "
-        "Lfm2ForCausalLM.",
+        "Olmo2ForCausalLM or Olmo3ForCausalLM or Lfm2ForCausalLM.",
     ),
     ({"architectures": None}, "The architecture is llama"),
     ({"architectures": ["Gemma3ForCausalLM"]}, "The architecture is Gemma3ForCausalLM, which has norms with 1 + weight, norms after the"),
     ({"architectures": ["Qwen3MoeForCausalLM"]}, "The architecture is Qwen3MoeForCausalLM, which has experts; Loam's"),
-    (
-        {"architectures": ["Olmo3ForCausalLM"]},
-        "The architecture is Olmo3ForCausalLM, which has norms after the halves of a block and sliding",
+    ({"architectures": ["MixtralForCausalLM"]}, "The architecture is MixtralForCausalLM, which has experts; Loam's"),
+    ({"architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": None}, "config.json has no rms_norm_eps."),
+    ({"architectures": ["Olmo3ForCausalLM"]}, "config.json has no layer_types."),
+    *(
+        (
+            {"architectures": ["Olmo3ForCausalLM"], "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"], **more},
+            what,
+        )
+        for more, what in (
+            (
+                {"sliding_window": 31},
+                "Its sliding_window is 31 and its context 32 tokens; Loam's decoder has no sliding window shorter than",
+            ),
+            (
+                {"layer_types": ["full_attention", "chunked_attention"]},
+                'Its layer_types are ["full_attention", "chunked_attention"]; a layer of',
+            ),
+            (
+                {"rope_parameters": {"full_attention": LLAMA3}},
+                "The RoPE of its full_attention and its sliding_attention differs; all layers",
+            ),
+            ({"rope_parameters": None, "rope_scaling": LLAMA3}, "The RoPE of its full_attention and its sliding_attention differs; all"),
+            ({"rope_parameters": None}, "config.json has no rope_theta."),
+            ({"rope_parameters": {"rope_theta": 500.0}}, "config.json has no rope_theta."),
+        )
     ),
     ({"architectures": ["MistralForCausalLM"]}, "config.json has no sliding_window."),
     (
         {"architectures": ["MistralForCausalLM"], "sliding_window": 16},
-        "Its sliding_window is 16, below its context of 32; Loam's decoder has no",
+        "Its sliding_window is 16 and its context 32 tokens; Loam's decoder has no sliding window shorter than the context.",
     ),
     ({"architectures": ["SmolLM3ForCausalLM"]}, "config.json has no no_rope_layers."),
     (

@@ -43,6 +43,7 @@ OTHER: dict[str, Any] = {
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
     "model.head_dim": 8, "model.rope_scaling": RopeScaling(factor=8, original_max_position_embeddings=4),
     "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": False, "model.conv_layers": (0,),
+    "model.norm_placement": "after",
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
     "machine.recompute": "block", "machine.eval_batch_size": 3, "machine.zero_stage": 1,
 }  # fmt: skip
@@ -50,7 +51,7 @@ OTHER: dict[str, Any] = {
 ELSEWHERE = {
     "scratch": "a place", "out": "a place", "token_bytes": "test_step_figures has bytes of tokens",
     "samples": "test_greedy_samples has samples", "stop_after": "test_training_identity stops a replay", "blame": "test_blame",
-    "init_from": "test_trainer and test_trajectory begin with given weights",
+    "lora": "test_lora", "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",

@@ -55,6 +55,10 @@ SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
         ({"conv_layers": [0]}, "model.conv_layers needs model.qk_norm"),
         ({"rope_free_layers": [2]}, r"model.rope_free_layers \[2\] must name different blocks in ascending order, from 0 to 1."),
         ({"rope_free_layers": [1], "qk_norm": True}, "model.rope_free_layers does not go with model.qk_norm"),
+        *(
+            ({"norm_placement": "after", **more}, "model.norm_placement after needs model.qk_norm and no model.conv_layers")
+            for more in ({}, {"conv_layers": [0], "qk_norm": True})
+        ),
         ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
     ],
 )
@@ -87,12 +91,12 @@ def test_scaling_has_the_defaults_of_llama_3_1() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("head_dim", [4, 2, 10])
-@pytest.mark.parametrize("convolutions", [0, 1])
-def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int, convolutions: int) -> None:
+@pytest.mark.parametrize("other", [{}, {"conv_layers": [0]}, {"norm_placement": "after"}], ids=str)
+def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int, other: dict) -> None:
     from stages.training.model.llama import Llama
 
-    layers = list(range(convolutions)) if qk_norm else []
-    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim, conv_layers=layers)
+    config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim, **(other if qk_norm else {}))
+    layers = config.conv_layers
     model = Llama(config)
     assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))

@@ -42,6 +42,8 @@ def random_model(**change: object) -> tuple[ModelConfig, Llama]:
         {"head_dim": 32, "qk_norm": True},
         {"conv_layers": [0], "qk_norm": True},
         {"rope_free_layers": [0]},
+        {"norm_placement": "after", "qk_norm": True},
+        {"norm_placement": "after", "qk_norm": True, "head_dim": 20, "rope_scaling": SCALING, "tie_word_embeddings": True},
         {"conv_layers": [1], "qk_norm": True, "head_dim": 32, "rope_scaling": SCALING, "tie_word_embeddings": True},
         {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 8, "qk_norm": True},
         {"rope_scaling": SCALING},
@@ -57,6 +59,7 @@ def test_logits_equal_transformers(change: dict) -> None:
     tokens = torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1))
     expected = "Lfm2ForCausalLM" if config.conv_layers else "Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"
     expected = "SmolLM3ForCausalLM" if config.rope_free_layers else expected
+    expected = "Olmo2ForCausalLM" if config.norm_placement == "after" else expected
     assert type(theirs).__name__ == expected
     for context in (64, 1000):
         difference, largest = largest_difference(ours, theirs, tokens, context)
@@ -76,19 +79,22 @@ def test_logits_of_another_scaling_differ() -> None:
 
 def test_names_in_transformers() -> None:
     llama = ModelConfig(**LEGEND)  # type: ignore[arg-type]
-    lfm2 = llama.model_copy(update={"conv_layers": (0,)})
+    lfm2, olmo2 = llama.model_copy(update={"conv_layers": (0,)}), llama.model_copy(update={"norm_placement": "after"})
     for name, expected in (
-        ("blocks.11.ffn.down.weight", ("model.layers.11.mlp.down_proj.weight", "model.layers.11.feed_forward.w2.weight")),
-        ("embedding.weight", ("model.embed_tokens.weight",) * 2),
-        ("norm.weight", ("model.norm.weight", "model.embedding_norm.weight")),
+        ("blocks.11.ffn.down.weight", ("mlp.down_proj", "feed_forward.w2", "mlp.down_proj")),
+        ("blocks.11.ffn_norm.weight", ("post_attention_layernorm", "ffn_norm", "post_feedforward_layernorm")),
+        ("embedding.weight", ("embed_tokens",) * 3),
+        ("norm.weight", ("norm", "embedding_norm", "norm")),
     ):
-        assert tuple(hugging_face_name(name, config) for config in (llama, lfm2)) == expected
+        where = "model.layers.11." if "11" in name else "model."
+        assert [hugging_face_name(name, config) for config in (llama, lfm2, olmo2)] == [f"{where}{one}.weight" for one in expected]
 
 
 CONVOLVED = {"conv_layers": [0, 2], "qk_norm": True}
+AFTER = {"norm_placement": "after", "qk_norm": True}
 
 
-@pytest.mark.parametrize("change", [{}, CONVOLVED], ids=str)
+@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER], ids=str)
 @torch.no_grad()
 def test_a_packed_segment_sees_only_itself(change: dict) -> None:
     _, model = random_model(**change)
@@ -116,7 +122,7 @@ def test_the_filter_of_a_short_convolution_is_that_of_conv1d() -> None:
         assert torch.allclose(made(x[:, :length], torch.arange(length).expand(2, length)), expected[:, :length], atol=1e-6)
 
 
-@pytest.mark.parametrize("change", [{}, CONVOLVED], ids=str)
+@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER], ids=str)
 @torch.no_grad()
 def test_another_document_changes_no_bit_of_its_neighbours(change: dict) -> None:
     """In bf16 too, where a leak of a small weight would hide in the rounding."""
@@ -141,7 +147,7 @@ def test_a_loss_gets_what_the_logits_are_made_of() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["feed_forward", "block"])
-@pytest.mark.parametrize("change", [{}, CONVOLVED], ids=str)
+@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER], ids=str)
 def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute, change: dict) -> None:
     config, model = random_model(**change)
     again = Llama(config, recompute)

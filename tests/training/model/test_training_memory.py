@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stages.training.model import training_memory
-from stages.training.model.config import ModelConfig, Recompute
+from stages.training.model.config import Lora, ModelConfig, Recompute
 from stages.training.model.flops import StateTensors
 from stages.training.model.training_memory import (
     PROCESS_BYTES,
@@ -41,6 +41,15 @@ def test_bytes_per_parameter(stage: Any, precision: str, divided: int, whole: in
         assert weights_memory_bytes(MODEL, replace(load, device="cuda")) == expected
         offloaded = replace(load, device="cuda", offload_optimizer=True)
         assert expected - weights_memory_bytes(MODEL, offloaded) == pytest.approx(12 * ALL / ranks, abs=1)
+
+
+def test_with_lora_states_are_those_of_the_adapters() -> None:
+    """The other weights are there without gradients: a part of them and what was gathered under stage 3, all of them under stage 1."""
+    lora, adapters = Lora(rank=2, alpha=1.0, targets=("q_proj",)), 2 * 2 * (16 + 16)
+    load = replace(LOAD, ranks=4, lora=lora)
+    assert weights_memory_bytes(MODEL, load) == adapters * (24 // 4 + 10 + 7) + ALL * (4 // 4 + 4)
+    assert weights_memory_bytes(MODEL, replace(load, zero_stage=1)) == adapters * (16 // 4 + 8 + 7) + ALL * 4
+    assert weights_memory_bytes(MODEL, replace(load, zero_stage=1, device="cuda", precision="bf16")) == adapters * (12 // 4 + 8) + ALL * 2
 
 
 def test_states_are_counted_by_kind() -> None:
