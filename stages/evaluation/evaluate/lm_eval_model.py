@@ -115,7 +115,7 @@ class PlainAnswers:
                 self.excess[args] = Excess(over, len(continuation) > self._max_length)
             keys.append(digest("loglikelihood", context, continuation))
             asked[keys[-1]] = context, continuation
-        left = sorted((key for key in asked if key not in self._kept), key=lambda key: (-sum(map(len, asked[key])), key))
+        left = sorted((key for key in asked if key not in self._kept), key=lambda key: asked[key])  # equal beginnings together
         for done in range(0, len(left), self._batch_size * BATCHES_KEPT):
             chunk = left[done : done + self._batch_size * BATCHES_KEPT]
             self._kept.add(self._scored({key: asked[key] for key in chunk}, done, len(left)))
