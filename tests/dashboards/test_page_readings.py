@@ -209,7 +209,7 @@ def test_a_prompt_is_shown_as_evaluate_sends_it(tmp_path: Path, chat: bool) -> N
     tokenizer = load_tokenizer(folder)
     question = "The length of the <|eot_id|> is"
     lm = make_lm(None, tokenizer, 64, 1, None, None)
-    ids = _answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], "x")[0] if chat else lm.tok_encode("The length is")
+    ids = _answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], ["x"])[0][0] if chat else lm.tok_encode("The length is")
     shown = prompts_as_sent(tmp_path, "train_tokenizer/0", [question if chat else "The length is"], chat)
     assert shown == [tokenizer.decode(ids)] and ("user" in shown[0]) == chat
 

@@ -26,8 +26,8 @@ from stages.record.contract.errors import StageError
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
-AnswerIds = Callable[[Sequence[Mapping[str, str]], str], tuple[list[int], list[int]]]
-"""(messages, answer) -> (ids before the assistant's answer, ids of the answer), by the chat template."""
+AnswerIds = Callable[[Sequence[Mapping[str, str]], Sequence[str]], Sequence[tuple[list[int], list[int]]]]
+"""(messages, answers) -> (ids before the assistant's answer, ids of the answer) of each, by the chat template."""
 GENERATED_TOKENS = 256
 """Largest number of tokens of an answer where a task does not say it, as in lm-eval's HF wrapper."""
 BATCHES_KEPT = 32
@@ -203,7 +203,7 @@ class ChatAnswers(PlainAnswers):
     2104.08315). No fine-tuning trained an answer that begins a document, or one without a question before it.
 
     Args:
-        answer_ids: What gives the ids of messages and an answer.
+        answer_ids: What gives the ids of messages and answers.
         others: See `PlainAnswers`.
     """
 
@@ -237,12 +237,19 @@ class ChatAnswers(PlainAnswers):
         Returns:
             Per request, the log-probability of the answer in nats, and whether each of its tokens is the most likely one.
         """
-        asked = [(request.args[0], request.args[1]) for request in requests]
-        return self._loglikelihood_tokens([(args, *self._answer_ids(_messages(args[0]), args[1].strip())) for args in asked])
+        asked: dict[str, dict[str, None]] = {}
+        for request in requests:
+            asked.setdefault(request.args[0], {})[request.args[1]] = None
+        ids = {
+            (context, answer): of_answer
+            for context, answers in asked.items()
+            for answer, of_answer in zip(answers, self._answer_ids(_messages(context), [one.strip() for one in answers]), strict=True)
+        }
+        return self._loglikelihood_tokens([((args := (request.args[0], request.args[1])), *ids[args]) for request in requests])
 
     def prompt_ids(self, context: str) -> list[int]:
         """Returns the ids of the messages and of the header of the answer."""
-        return self._answer_ids(_messages(context), "")[0]
+        return self._answer_ids(_messages(context), [""])[0][0]
 
 
 def _messages(context: str) -> list[dict[str, str]]:

@@ -180,11 +180,11 @@ def _summary(scores: Sequence[TaskScore], cut: Mapping[str, CutItems], written: 
 
 
 def _answer_ids(form: ChatFormat) -> AnswerIds:
-    """Returns the function that gives the ids of messages and an answer to them, as sft trains them."""
-    from stages.examples.items.chat import render_answer
+    """Returns the function that gives the ids of messages and answers to them, as sft trains them."""
+    from stages.examples.items.chat import render_answers
 
-    def ids(messages: Sequence[Mapping[str, str]], answer: str) -> tuple[list[int], list[int]]:
-        return render_answer(messages, answer, form)
+    def ids(messages: Sequence[Mapping[str, str]], answers: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        return render_answers(messages, answers, form)
 
     return ids
 

@@ -99,7 +99,7 @@ def test_contexts_are_cut_on_the_left_as_the_wrapper_cuts_them(ours: tuple[Any, 
 def test_what_just_fits_is_not_cut(ours: tuple[Any, Any], tokens: int) -> None:
     """The model reads 64 tokens; the last token of the answer is only predicted. Catches: a bound that is one off."""
     context, answer = [1, *range(2, tokens - 2)], [5, 6, 7]
-    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answered: (context, answer))
+    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answers: [(context, answer)] * len(answers))
     (sample,) = run_tasks(lm, {"t": [{"item_id": "0", "context": "q", "answer": "a"}]}, {"t": "continuation"}, chat=True).samples["t"]
     assert len(context) + len(answer) == tokens and [one.tokens for one in lm.excess.values()] == ([1] if tokens == 66 else [])
     assert sample.loglikelihoods[0] == pytest.approx(log_probability(ours[0], [*context, *answer][-65:], 3), rel=1e-4)
@@ -108,7 +108,7 @@ def test_what_just_fits_is_not_cut(ours: tuple[Any, Any], tokens: int) -> None:
 def test_an_answer_that_is_longer_than_the_context_is_scored_as_a_whole(ours: tuple[Any, Any]) -> None:
     """In parts: the first 64 tokens after the last token of the question, and each later one after the 64 tokens before it."""
     context, answer = [1, 9, 8], [3 + n % 200 for n in range(150)]
-    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answered: (context, answer))
+    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answers: [(context, answer)] * len(answers))
     (sample,) = run_tasks(lm, {"t": [{"item_id": "0", "context": "q", "answer": "a"}]}, {"t": "continuation"}, chat=True).samples["t"]
     (over,) = lm.excess.values()
     assert (over.tokens, over.of_answer) == (153 - 65, True)
