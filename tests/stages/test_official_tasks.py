@@ -227,6 +227,45 @@ def test_through_the_chat_template_exactly_its_ids_are_scored(data: dict[str, li
     assert "loam_mine: as a YAML of the recipe asks" in about and "Loam's own wording" not in about
 
 
+SPOKEN = """
+task: spoken
+output_type: generate_until
+test_split: test
+doc_to_text: "Q: {{question}} <b>A</b>:"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["e"], max_gen_toks: 9, do_sample: false}
+metric_list:
+  - metric: exact_match
+"""
+
+
+def test_the_answers_that_a_model_writes_are_stored_and_shown(data: dict[str, list[str]], model: Path, tmp_path: Path) -> None:
+    """The oracle writes the same texts: lm-eval's own model. Catches: an answer of another item, one that was filtered, a value of another metric."""
+    (tmp_path / "spoken.yaml").write_text(SPOKEN, encoding="utf-8")
+    benchmarks = run_stage(
+        BENCHMARKS, {"lm_eval": {"own": [str(tmp_path / "spoken.yaml")], "data": {"spoken": data["gsm8k"][:1]}}}, {}, tmp_path / "home"
+    )
+    found = evaluated(model, benchmarks, tmp_path / "home")
+    rows = [*read_rows(found.path / "answers.parquet")]
+    items = [row["item_id"] for row in read_rows(benchmarks.path / "items.parquet")]
+    (tmp_path / "yamls").mkdir()
+    config = {
+        **yaml.safe_load(SPOKEN),
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": data["gsm8k"][0]}},
+    }
+    (tmp_path / "yamls" / "spoken.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    logged = oracle(model, ["spoken"], tmp_path / "yamls")["samples"]["spoken"]
+    assert [(row["task"], row["item_id"], row["text"]) for row in rows] == [
+        ("loam_spoken", items[one["doc_id"]], one["resps"][0][0]) for one in logged
+    ]
+    assert {row["stop"] for row in rows} <= {"stop_string", "length", "end_token"} and len(rows) == 5
+    (table,) = (table for table in report_section(found).tables if "Answers" in table.title)
+    assert [(row["item"], row["answer"], row["value"]) for row in table.rows] == [
+        (row["item_id"], row["text"], "exact_match 0") for row in rows[:3]
+    ]
+
+
 @pytest.mark.real
 @pytest.mark.long
 @pytest.mark.timeout(1800)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from stages.evaluation.evaluate.generated_answers import generated_answers
+from stages.evaluation.evaluate.generated_answers import StopReason, WrittenAnswer, generated_answers
 from stages.evaluation.evaluate.harness import answer_windows, windows
 from stages.evaluation.evaluate.kept_answers import KeptAnswers, digest
 from stages.evaluation.evaluate.score import Progress, token_logprobs
@@ -74,6 +74,7 @@ class PlainAnswers:
 
     Attributes:
         excess: (context, continuation) -> what did not fit, of every request since the LM was made that is longer than the context.
+        written: (context, settings of the generation as text) -> what the model wrote.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class PlainAnswers:
         self._kept = kept
         self.tokenizer = tokenizer
         self.excess: dict[tuple[str, str], Excess] = {}
+        self.written: dict[tuple[str, str], WrittenAnswer] = {}
         self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
         self._known: dict[str, list[int]] = {}
 
@@ -183,11 +185,14 @@ class PlainAnswers:
             for done in range(0, len(left), self._batch_size):
                 chunk = left[done : done + self._batch_size]
                 written = generated_answers(self._model, self.tokenizer, [prompts[key] for key in chunk], until, new_tokens)
-                self._kept.add(dict(zip(chunk, written, strict=True)))
+                self._kept.add({key: (answer.text, answer.stop.value) for key, answer in zip(chunk, written, strict=True)})
                 if self._progress:
                     self._progress(done + len(chunk), len(left))
             for place, key in zip(places, keys, strict=True):
-                answers[place] = str(self._kept[key])
+                text, stop = cast("tuple[str, str]", self._kept[key])
+                context, kwargs = requests[place].args
+                self.written[context, str(kwargs)] = WrittenAnswer(text, StopReason(stop))
+                answers[place] = text
         return answers
 
     def prompt_ids(self, context: str) -> list[int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from os.path import commonprefix
 
 ROW_GROWTH = 2  # a row has at most this many times the tokens of its longest sequence
 FAMILY_ROWS = 4  # rows that are worth a pass of their own for what they share
@@ -67,7 +66,7 @@ def families(sequences: Sequence[tuple[Sequence[int], int]], sharing: bool) -> l
     shared = longest = 0
     for row in [*sorted(rows, key=lambda row: list(row.context)), None]:
         if row and group:
-            common = min(shared, len(row.context) - 1, len(commonprefix([group[-1].context, row.context])))
+            common = min(shared, len(row.context) - 1, _common(group[-1].context, row.context))
             if 2 * common >= max(longest, len(row)):
                 group.append(row)
                 shared, longest = common, max(longest, len(row))
@@ -79,6 +78,11 @@ def families(sequences: Sequence[tuple[Sequence[int], int]], sharing: bool) -> l
         if row:
             group, shared, longest = [row], len(row.context) - 1, len(row)
     return [*found, Family(0, rest)] if rest else found
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns the number of tokens with which both begin."""
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _rows(sequences: Sequence[tuple[Sequence[int], int]], sharing: bool) -> Iterator[Row]:

@@ -196,9 +196,10 @@ def render_prompt(messages: Sequence[Message], form: ChatFormat, tools: Sequence
 
 
 def render_answers(messages: Sequence[Message], answers: Sequence[str], form: ChatFormat) -> list[tuple[list[int], list[int]]]:
-    """Returns, per answer, (ids before the words of this answer of the assistant, ids of its words), without blanks around them.
+    """Returns answers of the assistant as ids. What the chats begin with is encoded once.
 
-    What ends the turn is left out. What the chats begin with is encoded once.
+    Returns:
+        Per answer, (ids before its words, ids of its words), without blanks around them. What ends the turn is left out.
 
     Raises:
         RefusedChatError: The template refuses the chat, or the words are not what comes before the end of a turn.

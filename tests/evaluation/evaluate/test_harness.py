@@ -161,6 +161,35 @@ def test_generated_answers_are_those_of_the_wrapper(ours: tuple[Any, Any], their
     assert too_long > 0 and {args[0]: one.tokens for args, one in lm.excess.items() if "24" in args[1]} == {contexts[3]: too_long}
 
 
+def test_what_was_written_is_kept_with_why_it_ended(ours: tuple[Any, Any], tmp_path: Path) -> None:
+    """Catches: a reason of another row, a stop string that the end token hides, reasons that are lost where an evaluation goes on."""
+    import torch
+
+    from stages.evaluation.evaluate.kept_answers import KeptAnswers
+
+    model, tokenizer = ours
+    context = "The sum of its"
+    (whole,) = make_lm(model, tokenizer, 64, 4).generate_until([generation(context, [], 24)])
+    prompt = tokenizer.encode(context)
+    fourth = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=4)[0, -1].item()
+    asked = [generation(context, [], 24), generation(context, [whole[3:6]], 24), generation("The copy", [], 3)]
+    reasons = ["length", "stop_string", "length"]
+    for _ in range(2):  # the second time from the file
+        lm = make_lm(model, tokenizer, 64, 4, kept=KeptAnswers(tmp_path / "answers.jsonl"))
+        texts = lm.generate_until(asked)
+        assert [lm.written[context, str(kwargs)].text for context, kwargs in (one.args for one in asked)] == texts
+        assert [lm.written[context, str(kwargs)].stop for context, kwargs in (one.args for one in asked)] == reasons
+    before = model.generation_config.eos_token_id
+    model.generation_config.eos_token_id = [fourth]
+    try:
+        lm = make_lm(model, tokenizer, 64, 4)
+        lm.generate_until(asked[:1])
+    finally:
+        model.generation_config.eos_token_id = before
+    (ended,) = lm.written.values()
+    assert ended.stop == "end_token" and whole.startswith(ended.text) and len(ended.text) < len(whole)
+
+
 def test_an_answer_that_may_fill_the_context_is_refused(ours: tuple[Any, Any]) -> None:
     with pytest.raises(StageError, match="lets the model write 64 tokens, and its context is 64"):
         make_lm(*ours, 64, 1).generate_until([generation("The", [], 64)])

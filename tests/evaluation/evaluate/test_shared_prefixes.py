@@ -36,4 +36,6 @@ def test_a_family_is_what_has_half_in_common() -> None:
     asked = [([*examples, 100 + number, 7], 21) for number in range(5)] + [([50 + number, 7], 1) for number in range(5)]
     assert [(family.shared, len(family.rows)) for family in families(asked, sharing=True)] == [(20, 5), (0, 5)]
     assert [(family.shared, len(family.rows)) for family in families(asked, sharing=False)] == [(0, 10)]
-    assert [(family.shared, len(family.rows)) for family in families(asked[:3], sharing=True)] == [(0, 3)], "too few for a pass of their own"
+    assert [(family.shared, len(family.rows)) for family in families(asked[:3], sharing=True)] == [(0, 3)], (
+        "too few for a pass of their own"
+    )

@@ -169,7 +169,9 @@ def test_ids_and_mask_are_those_of_apply_chat_template(name: str, tokenizer: Tok
     answers = ["Hi.", "\n é 3", "", "Hi. Hi."]
     assert chat.render_answers(messages[:1], answers, form) == [chat.render_answers(messages[:1], [one], form)[0] for one in answers]
     ((asked, nothing),) = chat.render_answers(messages[:1], [""], form)
-    assert not nothing and before in (asked, [*asked, *form.encode("\n")]), "what a text is generated after; glm4moe writes a line break with words"
+    assert not nothing and before in (asked, [*asked, *form.encode("\n")]), (
+        "what a text is generated after; glm4moe writes a line break with words"
+    )
 
 
 def form_of(tokenizer: Tokenizer, template: ChatTemplate) -> chat.ChatFormat:

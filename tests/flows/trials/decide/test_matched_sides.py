@@ -175,7 +175,13 @@ def test_the_value_of_an_evaluation_is_the_mean_of_its_items(task: str, tmp_path
     """The scores of the file docs.jsonl are named loam_docs, and docs by earlier versions. A metric names them by the file, as a recipe does."""
     scores = [("validation", "perplexity", 9.0), ("validation", "unigram_bits_per_byte", 4.0), ("validation", "bits_per_byte", 1.25)]
     (tmp_path / "scores.json").write_text(json.dumps([{"task": t, "metric": m, "value": v} for t, m, v in scores]))
-    rows = [("gsm8k", "1", "exact_match,strict-match", 1.0), (task, "1", "nll", 2.0), (task, "2", "nll", 4.0), (task, "1", "acc", 1.0), ("other", "1", "nll", 50.0)]
+    rows = [
+        ("gsm8k", "1", "exact_match,strict-match", 1.0),
+        (task, "1", "nll", 2.0),
+        (task, "2", "nll", 4.0),
+        (task, "1", "acc", 1.0),
+        ("other", "1", "nll", 50.0),
+    ]
     columns = dict(zip(("task", "item_id", "metric", "value"), zip(*rows, strict=True), strict=True))
     pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "samples.parquet")
     found = {"evaluate@base": Artifact(tmp_path, _manifest())}
@@ -194,7 +200,10 @@ def test_metrics_have_names_units_and_directions() -> None:
     accuracy = metric_of("evaluate@base/docs/acc_norm")
     assert [metric.lower for metric in (PRETRAIN, WHOLE, FIXED, accuracy)] == [True, True, True, False]
     assert [metric.unit for metric in (WHOLE, FIXED, accuracy)] == ["bits per byte", "nats per item", "share of items"]
-    generated, answered = metric_of("evaluate@base/gsm8k/exact_match,strict-match"), metric_of("evaluate@base/arc_easy/answer_bits_per_byte")
+    generated, answered = (
+        metric_of("evaluate@base/gsm8k/exact_match,strict-match"),
+        metric_of("evaluate@base/arc_easy/answer_bits_per_byte"),
+    )
     assert (generated.name, generated.lower, generated.unit) == ("exact_match,strict-match", False, "share of items")
     assert (answered.lower, answered.unit) == (True, "bits per byte of the answer")
 
