@@ -1,7 +1,9 @@
 """Reads the data of lm-eval's tasks and of a user's YAML tasks, and makes benchmark items of what the tasks ask.
 
 An item is one document of the split that the task scores. Its texts, which are searched for in training data, are the fields of the document
-that the prompt shows, with the right answer after the last of them, and the prompt with the right answer as the model would read it.
+that the prompt shows, with the right answer after the last of them, and the prompt with the right answer as the model would read it. The passage
+that a question is about (BoolQ's, from Wikipedia) is not one of them: a page that has it does not tell the question. What lm-eval's YAML files name for
+its own decontamination (doc_to_decontamination_query) is not followed, because for such tasks it is just the passage.
 Guarantee: every document of a task is rendered here, without examples before it, so a file that lacks a field, a null in a field and an
 answer that is no choice are found before any training. What a task is asked is lm-eval's (stages/examples/items/lm_eval_tasks.py).
 Cost: 0.2 ms per document and template.
@@ -44,6 +46,7 @@ GREEDY = frozenset(
 )
 """Settings of a generation that greedy decoding follows or that have no effect on it."""
 SHORTEST = 12  # characters of a field that is searched for by itself
+PASSAGE_LENGTH = 2  # a text before the question that is at least so many times as long is a passage
 UNREAD = "Give the official data set's own fields, or write a YAML of your own over the fields that the file has (benchmarks.lm_eval.own)."
 
 
@@ -370,7 +373,9 @@ def _item(task: Any, document: Document, needed: Iterable[str]) -> Item:
         context, answer = str(text), (choices[gold] if choices else str(gold)).strip()
     context += prefix
     shown = [context] if task.multiple_input else _shown(document, context) or [context]
-    texts = (*shown, f"{shown[-1]} {answer}", f"{context} {answer}")
+    passages = [text for text in shown if len(text) >= PASSAGE_LENGTH * len(shown[-1])]
+    asked = context[max((context.index(one) + len(one) for one in passages), default=0) :].strip()
+    texts = (*(text for text in shown if text not in passages), f"{shown[-1]} {answer}", f"{asked} {answer}")
     return Item(kind, context, choices, gold if choices else 0, shown[-1], answer, tuple(dict.fromkeys(texts)))
 
 

@@ -427,6 +427,7 @@ STAGE = Stage(
         "questions with choices are multiple choice; a record with two readings is refused",
         "in scripts without spaces, n-grams are of characters",
         "tasks of lm-eval's YAML files and of a user's",
+        "the passage before the question of a YAML task is not searched for",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )
