@@ -6,6 +6,8 @@ The oracle reads the same files by YAML files that include the packaged ones and
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from stages.evaluation.evaluate.stage import STAGE, report_section
 from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
 from stages.examples.items.lm_eval_tasks import tasks_folder
 from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
 from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made import official_data
@@ -264,6 +267,37 @@ def test_the_answers_that_a_model_writes_are_stored_and_shown(data: dict[str, li
     assert [(row["item"], row["answer"], row["value"]) for row in table.rows] == [
         (row["item_id"], row["text"], "exact_match 0") for row in rows[:3]
     ]
+
+
+def test_humaneval_runs_programs_where_the_recipe_says_so(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """By lm-eval's own YAML: the right programs pass, others do not. Catches: a metric that is downloaded, a program without prompt or tests."""
+    from stages.evaluation.evaluate.harness import run_made
+    from stages.evaluation.evaluate.lm_eval_model import make_lm
+    from stages.evaluation.evaluate.score import load_model, load_tokenizer
+    from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
+    from stages.examples.items import code_runs
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    records = [official_data.humaneval(number) for number in range(4)]
+    data = {"humaneval": [made.jsonl(tmp_path / "test.jsonl", records)]}
+    try:
+        code_runs.passes("pass")
+    except StageError:
+        monkeypatch.setattr(
+            code_runs, "passes", lambda program: subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+        )
+    benchmarks = benchmarks_of(data, tmp_path / "home", run_code=True)
+    assert json.loads((benchmarks.path / "tasks.json").read_text(encoding="utf-8"))[0]["metric"] == "pass@1,create_test"
+    yaml_tasks = read_yaml_tasks(benchmarks.path)
+    assert yaml_tasks
+    lm = make_lm(load_model(model, "cpu"), load_tokenizer(model), 4096, 4)
+    answers = {one["prompt"]: one["canonical_solution"] if number != 2 else "    return None\n" for number, one in enumerate(records)}
+    lm.generate_until = lambda requests, **unused: [answers[request.args[0]] for request in requests]
+    found = run_made(lm, yaml_tasks.tasks, {}, {"humaneval": ["a", "b", "c", "d"]}, chat=False)
+    assert found.metrics == {"humaneval": {"pass@1,create_test": 0.75}}
+    assert [(one.values["pass@1,create_test"], one.answer_bits_per_byte) for one in found.samples["humaneval"]] == [
+        (1.0, None), (1.0, None), (0.0, None), (1.0, None),
+    ]  # fmt: skip
 
 
 @pytest.mark.real

@@ -84,6 +84,7 @@ class AskedTasks:
     data: Mapping[str, Sequence[ExternalFile]]
     num_fewshot: Mapping[str, int]
     limit: int | None
+    run_code: bool
 
 
 def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
@@ -98,7 +99,7 @@ def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
     definitions += [own_task(local_path(file, ctx.scratch / "data").read_bytes(), file.uri) for file in asked.own]
     shots = {one.name: asked.num_fewshot[one.given] for one in definitions if one.given in asked.num_fewshot}
     for one in definitions:
-        _refuse(one, shots.get(one.name), f"{where}: {one.yaml}")
+        _refuse(one, shots.get(one.name), asked.run_code, f"{where}: {one.yaml}")
     given = {one.name: _data_of(one, asked.data) for one in definitions}
     _refuse_unused(asked, definitions, given.values())
     own = {one.name: one.config for one in definitions if not one.official}
@@ -122,25 +123,28 @@ def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
 def main_metric(task: Any) -> str:
     """Returns the metric of an lm-eval task that counts, with its filter if it has one: acc_norm, else acc, else exact_match, else the first."""
     names = list(task.aggregation())
+    if "pass_at_k" in names:  # the function of lm-eval's YAML files returns its values by their own names
+        names = [f"pass@{task._metric_fn_kwargs['pass_at_k']['k'][0]}"]
     metric = next((name for name in ("acc_norm", "acc", "exact_match") if name in names), names[0])
     chosen = str(task._filters[0].name)
     return metric if chosen == "none" else f"{metric},{chosen}"
 
 
-def _refuse(task: TaskDefinition, shots: int | None, where: str) -> None:
+def _refuse(task: TaskDefinition, shots: int | None, run_code: bool, where: str) -> None:
     """Refuses what Loam does not run.
 
     Raises:
-        StageError: The task runs generated programs, samples, asks about pictures, takes a metric from the network, or scores whole texts.
+        StageError: The task runs generated programs, which the recipe does not allow, samples, asks about pictures, takes a metric from the
+            network, or scores whole texts.
     """
     config = task.config
     kwargs = config.get("generation_kwargs") or {}
     metrics = [metric for metric in config.get("metric_list") or () if isinstance(metric, Mapping)]
     fault = do = ""
-    if config.get("unsafe_code"):
+    if config.get("unsafe_code") and not run_code:
         fault, do = (
-            "runs programs that the model writes (unsafe_code), which Loam does not",
-            "Score the exported model with lm-eval itself.",
+            "runs programs that the model writes (unsafe_code)",
+            "Set benchmarks.lm_eval.run_code: true, which runs them apart from network and files.",
         )
     elif config.get("class"):
         fault, do = "is a Python class, not a YAML of templates", "Name another task."
