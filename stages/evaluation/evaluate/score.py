@@ -120,11 +120,12 @@ def _hidden(model: Any, batch: Sequence[Row], shared: int, cache: Any) -> torch.
             begin += len(tokens)
     weight = model.get_output_embeddings().weight
     given: dict[str, torch.Tensor] = {}
-    if any(sum(bool(tokens) for _, tokens in row.members) > 1 for row in batch):
+    if any(row.branches for row in batch):
+        branch_BT = branch_BT.to(weight.device)
         seen_BTT = (branch_BT[:, None, :] == branch_BT[:, :, None]) | (branch_BT[:, None, :] == 0)
         hidden_BTT = ~torch.nn.functional.pad(seen_BTT.tril(), (shared, 0), value=True)
-        mask_BTT = torch.zeros(hidden_BTT.shape, dtype=weight.dtype).masked_fill(hidden_BTT, torch.finfo(weight.dtype).min)
-        given = {"attention_mask": mask_BTT[:, None].to(weight.device), "position_ids": position_BT.to(weight.device)}
+        mask_BTT = weight.new_zeros(hidden_BTT.shape).masked_fill(hidden_BTT, torch.finfo(weight.dtype).min)
+        given = {"attention_mask": mask_BTT[:, None], "position_ids": position_BT.to(weight.device)}
     if cache is not None:
         cache = copy.deepcopy(cache)
         cache.batch_repeat_interleave(len(batch))

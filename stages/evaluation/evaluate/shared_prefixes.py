@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 ROW_GROWTH = 2  # a row has at most this many times the tokens of its longest sequence
 FAMILY_ROWS = 4  # rows that are worth a pass of their own for what they share
+MASK_ELEMENTS = 1 << 28  # of the attention mask of a pass, at most; 0.5 GB in bf16. One row may have more
 
 
 @dataclass
@@ -33,6 +34,11 @@ class Row:
         """Returns the number of its tokens."""
         return len(self.context) + sum(len(tokens) for _, tokens in self.members)
 
+    @property
+    def branches(self) -> bool:
+        """Whether there are tokens of several continuations, which a mask must keep apart."""
+        return sum(bool(tokens) for _, tokens in self.members) > 1
+
 
 @dataclass(frozen=True)
 class Family:
@@ -45,7 +51,10 @@ class Family:
         """Yields rows for one forward pass, the longest first: no more tokens than so many sequences have without this plan."""
         ordered = sorted(self.rows, key=len, reverse=True)
         while ordered:
-            count = max(1, batch_size * (ordered[0].longest - self.shared) // (len(ordered[0]) - self.shared))
+            size = len(ordered[0])
+            count = max(1, batch_size * (ordered[0].longest - self.shared) // (size - self.shared))
+            if any(row.branches for row in ordered[:count]):
+                count = max(1, min(count, MASK_ELEMENTS // (size * (size - self.shared))))
             yield ordered[:count]
             ordered = ordered[count:]
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.evaluation.evaluate import shared_prefixes
 from stages.evaluation.evaluate.shared_prefixes import families
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -39,3 +41,13 @@ def test_a_family_is_what_has_half_in_common() -> None:
     assert [(family.shared, len(family.rows)) for family in families(asked[:3], sharing=True)] == [(0, 3)], (
         "too few for a pass of their own"
     )
+
+
+def test_the_mask_of_a_pass_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows without branches need no mask, so they do not count."""
+    monkeypatch.setattr(shared_prefixes, "MASK_ELEMENTS", 2 * 9 * 9)
+    asked = [([number, 1, 2, 3, 4, *answer, 7], 5) for number in range(6) for answer in ((5, 6), (7, 8))]
+    (family,) = families(asked, sharing=True)
+    assert [len(rows) for rows in family.passes(64)] == [2, 2, 2] and all(row.branches for row in family.rows)
+    (family,) = families(asked[::2], sharing=True)
+    assert [len(rows) for rows in family.passes(64)] == [6]
