@@ -25,7 +25,7 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True)
-class WrittenAnswer:
+class GeneratedAnswer:
     """What a model wrote, without the stop string, and why it ended."""
 
     text: str
@@ -59,7 +59,7 @@ class StopStrings:
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def generated_answers(
     model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], until: Sequence[str], new_tokens: int
-) -> list[WrittenAnswer]:
+) -> list[GeneratedAnswer]:
     """Returns what a model writes after each prompt of a batch.
 
     Args:
@@ -94,7 +94,7 @@ def generated_answers(
         answer = _before(text, until)
         ended = StopReason.END_TOKEN if end < len(written) else StopReason.LENGTH
         stopped = len(answer) < len(text) or end == len(written) and stopping.lengths[row] is not None
-        answers.append(WrittenAnswer(answer, StopReason.STOP_STRING if stopped else ended))
+        answers.append(GeneratedAnswer(answer, StopReason.STOP_STRING if stopped else ended))
     return answers
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from stages.evaluation.evaluate.generated_answers import StopReason, WrittenAnswer, generated_answers
+from stages.evaluation.evaluate.generated_answers import GeneratedAnswer, StopReason, generated_answers
 from stages.evaluation.evaluate.harness import answer_windows, windows
 from stages.evaluation.evaluate.kept_answers import KeptAnswers, digest
 from stages.evaluation.evaluate.score import Progress, token_logprobs
@@ -85,7 +85,7 @@ class PlainAnswers:
         self._kept = kept
         self.tokenizer = tokenizer
         self.excess: dict[tuple[str, str], Excess] = {}
-        self.written: dict[tuple[str, str], WrittenAnswer] = {}
+        self.written: dict[tuple[str, str], GeneratedAnswer] = {}
         self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
         self._known: dict[str, list[int]] = {}
 
@@ -191,7 +191,7 @@ class PlainAnswers:
             for place, key in zip(places, keys, strict=True):
                 text, stop = cast("tuple[str, str]", self._kept[key])
                 context, kwargs = requests[place].args
-                self.written[context, str(kwargs)] = WrittenAnswer(text, StopReason(stop))
+                self.written[context, str(kwargs)] = GeneratedAnswer(text, StopReason(stop))
                 answers[place] = text
         return answers
 

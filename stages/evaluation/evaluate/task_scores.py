@@ -46,7 +46,7 @@ ANSWERS = SideTable(
 )  # fmt: skip
 
 
-class AnswerRow(TypedDict):
+class GeneratedAnswerRow(TypedDict):
     """A row of ANSWERS."""
 
     task: str
@@ -166,7 +166,7 @@ class Scored:
 
     scores: list[TaskScore]
     samples: list[ItemValue]
-    answers: list[AnswerRow]
+    answers: list[GeneratedAnswerRow]
     cut: dict[str, CutItems]
     groups: dict[str, list[str]]
 
@@ -222,7 +222,7 @@ def score_tasks(
     return scored
 
 
-def _written(task: str, found: TaskResults, lm: PlainAnswers) -> Iterator[AnswerRow]:
+def _written(task: str, found: TaskResults, lm: PlainAnswers) -> Iterator[GeneratedAnswerRow]:
     for one in found.samples[task]:
         if answer := lm.written.get(one.requests[0]):
             yield {"task": task, "item_id": one.item_id, "text": answer.text, "stop": answer.stop.value}
@@ -314,7 +314,7 @@ def answer_table(artifact: Artifact) -> SectionTable | None:
     from stages.record.tables.parquet import read_rows
 
     path = artifact.path / "answers.parquet"
-    rows = [cast("AnswerRow", row) for row in read_rows(path)] if path.is_file() else []  # scores of earlier versions have none
+    rows = [cast("GeneratedAnswerRow", row) for row in read_rows(path)] if path.is_file() else []  # scores of earlier versions have none
     if not rows:
         return None
     scores = json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))

@@ -104,11 +104,12 @@ def main() -> None:
     refusing(limit, libc)
     os.dup2(1, 2)
     sys.setrecursionlimit(10_000)
+    status = FAILED
     try:
         exec(compile(program, "program", "exec"), {"__name__": "__main__"})
-    except BaseException:  # noqa: BLE001 - whatever it raises, also by sys.exit, it has not come to its end
-        os._exit(FAILED)
-    os._exit(PASSED)
+        status = PASSED
+    finally:  # whatever it raises, also by sys.exit, it has not come to its end
+        os._exit(status)
 
 
 if __name__ == "__main__":
