@@ -124,7 +124,20 @@ def item_rows(home: Path, models: Mapping[str, str], benchmarks: str, task: str,
         row["item_id"]: row
         for row in rows_of(home, benchmarks, "benchmark_items", "*", "AND list_contains(?::VARCHAR[], item_id)", [shown])
     }
-    return [{"item_id": item, "item": asked.get(item), "values": {model: one.get(item) for model, one in values.items()}} for item in shown]
+    written = {
+        model: {
+            row["item_id"]: f"{row['text']}\n[{row['stop']}]"
+            for row in rows_of(
+                home, artifact, "generated_answers", "*", "AND task = ? AND list_contains(?::VARCHAR[], item_id)", [task, shown]
+            )
+        }
+        for model, artifact in models.items()
+    }
+    return [
+        {"item_id": item, "item": asked.get(item), "values": {model: one.get(item) for model, one in values.items()},
+         "written": {model: own[item] for model, own in written.items() if item in own}}
+        for item in shown
+    ]  # fmt: skip
 
 
 async def show(visit: PageVisit) -> None:
@@ -156,7 +169,7 @@ async def show(visit: PageVisit) -> None:
 
 
 async def _draw_items(visit: PageVisit, models: Mapping[str, str], made: Mapping[str, str], rows: Sequence[Shown]) -> None:
-    """Draws single items of a task: what was asked, the choices, and the value of each model."""
+    """Draws single items of a task: what was asked, the choices, the value of each model, and what it wrote if it wrote its answer."""
     benchmarks, tokenizer = made.get("benchmarks", ""), made.get("train_tokenizer", "")
     tasks = dict.fromkeys(str(row["task"]) for row in rows if row["task"] != "validation")
     if not tasks:
@@ -184,6 +197,9 @@ async def _draw_items(visit: PageVisit, models: Mapping[str, str], made: Mapping
             tag("span", f"{row['item_id']} · {values}", "small")
             if row["item"]:
                 _draw_item(row["item"], {", ".join(forms[chat]): prompts.pop(0) for chat, prompts in sent.items()})
+            for model, text in row["written"].items():
+                tag("div", f"{model} wrote, and ended by", "soft small")
+                tag("pre", text)
     with tag("p"):
         if offset:
             tag("a", "← before  ", href=f"{visit.address(offset=max(0, offset - PER_PAGE))}#items")

@@ -53,6 +53,7 @@ SMALLEST = (
     Smallest("bench_dedup", "--sizes 20000", r"0\.02 M documents: "),
     Smallest("bench_encode", "--mb 1 --rounds 1", r"encode, MB/s"),
     Smallest("bench_engines", "", r"resiliparse", judged=True),
+    Smallest("bench_evaluate", "--items 4 --repeats 1", r"mmlu_astronomy, 5-shot +4 +[\d.]+"),
     Smallest("bench_extract", "--rounds 1", r"against a bare fastwarc"),
     Smallest("bench_filter", "", r"no word known"),
     Smallest("bench_memory", "--cases 1", r"weights +2 +3 "),

@@ -85,8 +85,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         samples = [{"task": "loam_quiz", "item_id": item, "metric": "acc", "value": value} for item, value in own.items()]
         samples += [{"task": "validation", "item_id": str(doc(one)), "metric": metric, "value": value}
                     for one, pair in ((6, (10.0, 8.0)), (7, (2.0, 4.0)), (8, (3.0, 6.0))) for metric, value in zip(("nll", "bytes"), pair, strict=True)]  # fmt: skip
+        answered = [
+            {"task": task, "item_id": "b", "text": f"<b>{model}</b> of {task}", "stop": "length"} for task in ("loam_quiz", "other")
+        ]
         wrote = [{"source": "s", "prompt": "The", "text": f"by {model}", "ended": True, "cut_tokens": 0}]
         made.append(make_artifact(home, f"evaluate@{model}", 1, {}, {"samples.parquet": table(f"evaluate@{model}", "samples", samples),
+                                                                     "answers.parquet": table(f"evaluate@{model}", "answers", answered),
                                                                      "generations.parquet": table(f"evaluate@{model}", "generations", wrote)}))  # fmt: skip
         scores = [{"task": "loam_quiz", "metric": "brier", "value": 0.5, "stderr": None, "n": 3, "chance": 0.25, "primary": False},
                   {"task": "loam_quiz", "metric": "acc", "value": sum(own.values()) / 3, "stderr": 0.25, "n": 3, "chance": 0.5, "primary": True}]  # fmt: skip
@@ -186,6 +190,7 @@ def test_items_on_which_the_models_differ_come_first(home: Path) -> None:
         ("c", {"base": 0.0, "sft": 0.0}),
     ]
     assert rows[0]["item"]["context"] == "Q: b?" and rows[2]["item"] is None
+    assert [row["written"] for row in rows] == [{model: f"<b>{model}</b> of loam_quiz\n[length]" for model in models}, {}, {}]
     assert [row["item_id"] for row in item_rows(home, models, made["benchmarks"], "loam_quiz", "acc", 2)] == ["c"]
 
 
@@ -209,7 +214,11 @@ def test_a_prompt_is_shown_as_evaluate_sends_it(tmp_path: Path, chat: bool) -> N
     tokenizer = load_tokenizer(folder)
     question = "The length of the <|eot_id|> is"
     lm = make_lm(None, tokenizer, 64, 1, None, None)
-    ids = _answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], "x")[0] if chat else lm.tok_encode("The length is")
+    ids = (
+        _answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], ["x"])[0][0]
+        if chat
+        else lm.tok_encode("The length is")
+    )
     shown = prompts_as_sent(tmp_path, "train_tokenizer/0", [question if chat else "The length is"], chat)
     assert shown == [tokenizer.decode(ids)] and ("user" in shown[0]) == chat
 

@@ -113,3 +113,13 @@ def write_mmlu(folder: Path, subjects: Sequence[str], scored: int = 2, examples:
         jsonl(folder / "mmlu" / f"{split}.jsonl", [mmlu(subject)(rng, number) for subject in subjects for number in range(count)])
         for split, count in parts.items()
     ]
+
+
+def humaneval(number: int) -> Record:
+    """A record of openai/openai_humaneval."""
+    name = f"add_{number}"
+    return {
+        "task_id": f"Made/{number}", "prompt": f'def {name}(value):\n    """Returns the value and {number} more, as the old {THINGS[number]} does."""\n',
+        "canonical_solution": f"    return value + {number}\n", "entry_point": name,
+        "test": f"def check(candidate):\n    assert candidate(1) == {number + 1}\n    assert candidate(0) == {number}\n",
+    }  # fmt: skip

@@ -93,7 +93,7 @@ def test_names_and_data_are_refused_that_do_not_fit(tmp_path: Path) -> None:
             "No file of arc_easy is of the split 'train', which the task arc_easy takes its 3 examples from",
         ),
         ({"tasks": ["arc_easy"], "data": {"arc_easy": [*files, unsplit]}}, "The name of part.jsonl names no split"),
-        ({"tasks": ["humaneval"], "data": {"humaneval": files}}, r"humaneval runs programs that the model writes \(unsafe_code\)"),
+        ({"tasks": ["humaneval"], "data": {"humaneval": files}}, r"humaneval runs programs[\s\S]*Set benchmarks.lm_eval.run_code: true"),
         ({"tasks": ["wikitext"], "data": {"wikitext": files}}, r"wikitext scores whole texts \(loglikelihood_rolling\)"),
         ({"tasks": ["gsm8k_cot_self_consistency"], "data": {"gsm8k_cot_self_consistency": files}}, "samples its answers"),
     ):  # fmt: skip
@@ -156,7 +156,8 @@ def test_what_the_tasks_ask_is_searched_for(tmp_path: Path) -> None:
         right = document["choices"]["text"][document["choices"]["label"].index(document["answerKey"])]
         assert searched[:2] == [document["question"], f"{document['question']} {right}"]
     for document, searched in zip(asked["boolq"], texts["boolq"], strict=True):
-        assert searched[:2] == [document["passage"], document["question"]]
+        right = ("no", "yes")[int(document["label"])]
+        assert searched == [document["question"], f"{document['question']} {right}", f"Question: {document['question']}?\nAnswer: {right}"]
     for document, searched in zip(asked["winogrande"], texts["winogrande"], strict=True):
         assert searched[-1] == document["sentence"].replace("_", document[f"option{document['answer']}"])
     entries = {one["name"]: one for one in json.loads((found.path / "tasks.json").read_text(encoding="utf-8"))}
@@ -167,6 +168,29 @@ def test_what_the_tasks_ask_is_searched_for(tmp_path: Path) -> None:
     check_folders(spec)
     with pytest.raises(StageError, match="The tasks of the installed lm-eval are not those that the benchmarks were read with"):
         check_folders(TaskSpec(spec.asked, folders={"arc": "0"}))
+
+
+def test_a_passage_is_not_searched_for_and_a_story_before_its_end_is(tmp_path: Path) -> None:
+    """Catches: a web page that is dropped because it has the passage of a question, and a story of which only the end would be found."""
+    from stages.corpus.text.ngrams import find, load_index
+
+    sentences = [f"On day {number} the old lantern of the harbour was lit by somebody whom nobody knew." for number in range(3)]
+    story = {f"part_{number}": sentence for number, sentence in enumerate(sentences)} | {
+        "ends": ["It was the cat.", "It rained."],
+        "right": 0,
+    }
+    text = (
+        "task: told\noutput_type: multiple_choice\ntest_split: test\ndoc_to_text: '{{part_0}} {{part_1}} {{part_2}}'\n"
+        "doc_to_choice: ends\ndoc_to_target: right\nmetric_list: [{metric: acc}]\n"
+    )
+    files = {"told": [made.jsonl(tmp_path / "told.jsonl", [story])], "boolq": official_data.write(tmp_path, "boolq")}
+    found = built(tmp_path, tasks=["boolq"], own=own(tmp_path, text), data=files)
+    index = load_index(found.path / "index")
+    assert all(find(index, f"It is said: {sentence} So they say.") for sentence in sentences)
+    for line in Path(files["boolq"][0]).read_text(encoding="utf-8").splitlines():
+        document = json.loads(line)
+        assert not find(index, f"An encyclopedia has this article. {document['passage']} It goes on with other matters of the town.")
+        assert find(index, f"Somebody asks here: {document['question']}? And nobody answers it.")
 
 
 def test_the_examples_of_a_task_are_of_its_split() -> None:

@@ -6,6 +6,8 @@ The oracle reads the same files by YAML files that include the packaged ones and
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from stages.evaluation.evaluate.stage import STAGE, report_section
 from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
 from stages.examples.items.lm_eval_tasks import tasks_folder
 from stages.record.contract.declaration import Artifact
+from stages.record.contract.errors import StageError
 from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made import official_data
@@ -225,6 +228,76 @@ def test_through_the_chat_template_exactly_its_ids_are_scored(data: dict[str, li
     about = " ".join(report_section(found).paragraphs)
     assert "lambada_openai: as the YAML files of lm-eval 0.4.13 ask, over the data of the recipe, the first 3 documents of each." in about
     assert "loam_mine: as a YAML of the recipe asks" in about and "Loam's own wording" not in about
+
+
+SPOKEN = """
+task: spoken
+output_type: generate_until
+test_split: test
+doc_to_text: "Q: {{question}} <b>A</b>:"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["e"], max_gen_toks: 9, do_sample: false}
+metric_list:
+  - metric: exact_match
+"""
+
+
+def test_the_answers_that_a_model_writes_are_stored_and_shown(data: dict[str, list[str]], model: Path, tmp_path: Path) -> None:
+    """The oracle writes the same texts: lm-eval's own model. Catches: an answer of another item, one that was filtered, a value of another metric."""
+    (tmp_path / "spoken.yaml").write_text(SPOKEN, encoding="utf-8")
+    benchmarks = run_stage(
+        BENCHMARKS, {"lm_eval": {"own": [str(tmp_path / "spoken.yaml")], "data": {"spoken": data["gsm8k"][:1]}}}, {}, tmp_path / "home"
+    )
+    found = evaluated(model, benchmarks, tmp_path / "home")
+    rows = [*read_rows(found.path / "answers.parquet")]
+    items = [row["item_id"] for row in read_rows(benchmarks.path / "items.parquet")]
+    (tmp_path / "yamls").mkdir()
+    config = {
+        **yaml.safe_load(SPOKEN),
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": data["gsm8k"][0]}},
+    }
+    (tmp_path / "yamls" / "spoken.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    logged = oracle(model, ["spoken"], tmp_path / "yamls")["samples"]["spoken"]
+    assert [(row["task"], row["item_id"], row["text"]) for row in rows] == [
+        ("loam_spoken", items[one["doc_id"]], one["resps"][0][0]) for one in logged
+    ]
+    assert {row["stop"] for row in rows} <= {"stop_string", "length", "end_token"} and len(rows) == 5
+    (table,) = (table for table in report_section(found).tables if "Answers" in table.title)
+    assert [(row["item"], row["answer"], row["value"]) for row in table.rows] == [
+        (row["item_id"], row["text"], "exact_match 0") for row in rows[:3]
+    ]
+
+
+def test_humaneval_runs_programs_where_the_recipe_says_so(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """By lm-eval's own YAML: the right programs pass, others do not. Catches: a metric that is downloaded, a program without prompt or tests."""
+    from stages.evaluation.evaluate.harness import run_made
+    from stages.evaluation.evaluate.lm_eval_model import make_lm
+    from stages.evaluation.evaluate.score import load_model, load_tokenizer
+    from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
+    from stages.examples.items import code_runs
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    records = [official_data.humaneval(number) for number in range(4)]
+    data = {"humaneval": [made.jsonl(tmp_path / "test.jsonl", records)]}
+    try:
+        code_runs.passes("pass")
+    except StageError:
+        monkeypatch.setattr(
+            code_runs, "passes", lambda program: subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+        )
+    benchmarks = benchmarks_of(data, tmp_path / "home", run_code=True)
+    assert json.loads((benchmarks.path / "tasks.json").read_text(encoding="utf-8"))[0]["metric"] == "pass@1,create_test"
+    yaml_tasks = read_yaml_tasks(benchmarks.path)
+    assert yaml_tasks
+    lm = make_lm(load_model(model, "cpu"), load_tokenizer(model), 4096, 4)
+    answers = {one["prompt"]: one["canonical_solution"] if number != 2 else "    return None\n" for number, one in enumerate(records)}
+    lm.generate_until = lambda requests, **unused: [answers[request.args[0]] for request in requests]
+    found = run_made(lm, yaml_tasks.tasks, {}, {"humaneval": ["a", "b", "c", "d"]}, chat=False)
+    assert found.metrics == {"humaneval": {"pass@1,create_test": 0.75}}
+    assert [(one.values["pass@1,create_test"], one.answer_bits_per_byte) for one in found.samples["humaneval"]] == [
+        (1.0, None), (1.0, None), (0.0, None), (1.0, None),
+    ]  # fmt: skip
 
 
 @pytest.mark.real

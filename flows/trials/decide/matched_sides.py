@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 PRETRAIN, EVALUATE, VALIDATION, BITS = "pretrain", "evaluate@base", "validation", "bits_per_byte"
 OF_PRETRAIN = f"{PRETRAIN}/{VALIDATION}_{BITS}"
-LOWER, HIGHER = (BITS, "nll"), ("acc", "acc_norm", "acc_mutual_info")
-"""Metrics of an evaluation of which a lower, or a higher, value is better."""
+ANSWER_BITS = f"answer_{BITS}"
+LOWER, HIGHER = (BITS, "nll", ANSWER_BITS), ("acc", "acc_norm", "acc_mutual_info", "exact_match")
+"""Metrics of an evaluation of which a lower, or a higher, value is better. A filter of lm-eval may follow: exact_match,strict-match."""
 CLOSE = 0.01
 """Largest relative difference of tokens and of repetition between the sides. Budgets are rounded to whole steps."""
 SMALL, DATADECIDE = 15_000_000, 150_000_000
@@ -55,7 +56,7 @@ class ProxyMetric:
     @property
     def unit(self) -> str:
         """The unit of its differences."""
-        return {BITS: "bits per byte", "nll": "nats per item"}.get(self.name, "share of items")
+        return {BITS: "bits per byte", ANSWER_BITS: "bits per byte of the answer", "nll": "nats per item"}.get(self.name, "share of items")
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,14 @@ def metric_of(text: str) -> ProxyMetric:
     task, _, name = rest.partition("/")
     if text == OF_PRETRAIN:
         return ProxyMetric(PRETRAIN, VALIDATION, BITS, True)
-    known = (BITS,) if task == VALIDATION else (*HIGHER, "nll")
-    if node != EVALUATE or not task or name not in known:
+    known = (BITS,) if task == VALIDATION else (*HIGHER, *LOWER[1:])
+    plain = name.partition(",")[0]
+    if node != EVALUATE or not task or plain not in known:
         raise RecipeError(
             f"--metric {text[:100]!r} is not a metric that two sides can be compared by.",
-            do=f"Name {OF_PRETRAIN}, {EVALUATE}/{VALIDATION}/{BITS} or {EVALUATE}/TASK/METRIC with one of {', '.join((*HIGHER, 'nll'))}.",
+            do=f"Name {OF_PRETRAIN}, {EVALUATE}/{VALIDATION}/{BITS} or {EVALUATE}/TASK/METRIC with one of {', '.join((*HIGHER, *LOWER[1:]))}.",
         )
-    return ProxyMetric(node, task, name, name in LOWER)
+    return ProxyMetric(node, task, name, plain in LOWER)
 
 
 def refuse_unmatched(metric: ProxyMetric, a: tuple[Recipe, Mapping[str, Artifact]], b: tuple[Recipe, Mapping[str, Artifact]]) -> None:
@@ -160,10 +162,11 @@ def value_of(metric: ProxyMetric, artifacts: Mapping[str, Artifact]) -> float:
         StageError: It has no such value.
     """
     artifact = artifacts[metric.node]
-    value = _pretrained_bits(artifact) if metric.node == PRETRAIN else _item_mean(metric, artifact)
+    value, measured = (_pretrained_bits(artifact), "") if metric.node == PRETRAIN else _item_mean(metric, artifact)
     if value is None:
         where = f"artifact {artifact.path.parent.name}/{artifact.path.name}"
-        raise StageError(f"{metric} was not measured.", where=where, do="Name another with --metric, or give the recipe the data for it.")
+        do = f"Name another with --metric{f' ({measured})' if measured else ''}, or give the recipe the data for it."
+        raise StageError(f"{metric} was not measured.", where=where, do=do)
     return value
 
 
@@ -217,16 +220,17 @@ def _pretrained_bits(artifact: Artifact) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _item_mean(metric: ProxyMetric, artifact: Artifact) -> float | None:
-    """Returns the mean over the items of a task; of bits per byte, the bits of all documents by their bytes."""
+def _item_mean(metric: ProxyMetric, artifact: Artifact) -> tuple[float | None, str]:
+    """Returns (the mean over the items of a task, or of bits per byte the bits of all documents by their bytes; what the task has measured)."""
     from stages.record.tables.parquet import read_rows
 
     if metric.task == VALIDATION:
         scores = json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
-        return next((float(one["value"]) for one in scores if (one["task"], one["metric"]) == (VALIDATION, BITS)), None)
+        return next((float(one["value"]) for one in scores if (one["task"], one["metric"]) == (VALIDATION, BITS)), None), ""
+    names = {metric.task, scored_name(metric.task, "of a file")}
     values: dict[str, list[float]] = {}
     for row in read_rows(artifact.path / "samples.parquet"):
-        if row["metric"] == metric.name:
-            values.setdefault(row["task"], []).append(float(row["value"]))
-    found = values.get(metric.task) or values.get(scored_name(metric.task, "of a file"))
-    return sum(found) / len(found) if found else None
+        if row["task"] in names:
+            values.setdefault(row["metric"], []).append(float(row["value"]))
+    found = values.get(metric.name)
+    return sum(found) / len(found) if found else None, f"{metric.task} has {', '.join(sorted(values))}" if values else ""

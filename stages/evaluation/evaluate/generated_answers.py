@@ -9,9 +9,27 @@ Source: generate() of transformers; the way lm-eval's HF wrapper cuts answers (a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
+
+
+class StopReason(StrEnum):
+    """Why an answer ended."""
+
+    STOP_STRING = "stop_string"
+    END_TOKEN = "end_token"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True)
+class GeneratedAnswer:
+    """What a model wrote, without the stop string, and why it ended."""
+
+    text: str
+    stop: StopReason
 
 
 class StopStrings:
@@ -39,8 +57,10 @@ class StopStrings:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def generated_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], until: Sequence[str], new_tokens: int) -> list[str]:
-    """Returns what a model writes after each prompt of a batch, without the stop string.
+def generated_answers(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], until: Sequence[str], new_tokens: int
+) -> list[GeneratedAnswer]:
+    """Returns what a model writes after each prompt of a batch.
 
     Args:
         model: A Hugging Face causal model whose generation config names the stop tokens.
@@ -70,7 +90,11 @@ def generated_answers(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int
     for row in range(len(prompts)):
         written = whole[row, length:].tolist()[: stopping.lengths[row]]
         end = next((place for place, token in enumerate(written) if token in ends), len(written))
-        answers.append(_before(tokenizer.decode(written[:end], skip_special_tokens=True), until))
+        text = tokenizer.decode(written[:end], skip_special_tokens=True)
+        answer = _before(text, until)
+        ended = StopReason.END_TOKEN if end < len(written) else StopReason.LENGTH
+        stopped = len(answer) < len(text) or end == len(written) and stopping.lengths[row] is not None
+        answers.append(GeneratedAnswer(answer, StopReason.STOP_STRING if stopped else ended))
     return answers
 
 

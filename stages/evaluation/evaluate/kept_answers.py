@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-Answer = str | tuple[float, bool]
-"""A text, or the log-probability of a continuation and whether all its tokens are the most likely ones."""
+Answer = tuple[str, str] | tuple[float, bool]
+"""A text and why it ended, or the log-probability of a continuation and whether all its tokens are the most likely ones."""
 
 
 def digest(kind: str, *parts: Sequence[int] | str) -> str:
@@ -40,7 +40,7 @@ class KeptAnswers:
         if len(whole) < len(raw):
             os.truncate(path, len(whole))
         for line in whole.splitlines():
-            self._known |= {key: answer if isinstance(answer, str) else tuple(answer) for key, answer in json.loads(line).items()}
+            self._known |= {key: tuple(answer) for key, answer in json.loads(line).items()}
 
     def __contains__(self, key: str) -> bool:
         """Returns whether an answer is known."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from stages.evaluation.evaluate.generated_answers import generated_answers
+from stages.evaluation.evaluate.generated_answers import GeneratedAnswer, StopReason, generated_answers
 from stages.evaluation.evaluate.harness import answer_windows, windows
 from stages.evaluation.evaluate.kept_answers import KeptAnswers, digest
 from stages.evaluation.evaluate.score import Progress, token_logprobs
@@ -26,8 +26,8 @@ from stages.record.contract.errors import StageError
 if TYPE_CHECKING:
     from lm_eval.api.model import LM
 
-AnswerIds = Callable[[Sequence[Mapping[str, str]], str], tuple[list[int], list[int]]]
-"""(messages, answer) -> (ids before the assistant's answer, ids of the answer), by the chat template."""
+AnswerIds = Callable[[Sequence[Mapping[str, str]], Sequence[str]], Sequence[tuple[list[int], list[int]]]]
+"""(messages, answers) -> (ids before the assistant's answer, ids of the answer) of each, by the chat template."""
 GENERATED_TOKENS = 256
 """Largest number of tokens of an answer where a task does not say it, as in lm-eval's HF wrapper."""
 BATCHES_KEPT = 32
@@ -74,6 +74,7 @@ class PlainAnswers:
 
     Attributes:
         excess: (context, continuation) -> what did not fit, of every request since the LM was made that is longer than the context.
+        written: (context, settings of the generation as text) -> what the model wrote.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class PlainAnswers:
         self._kept = kept
         self.tokenizer = tokenizer
         self.excess: dict[tuple[str, str], Excess] = {}
+        self.written: dict[tuple[str, str], GeneratedAnswer] = {}
         self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
         self._known: dict[str, list[int]] = {}
 
@@ -115,7 +117,7 @@ class PlainAnswers:
                 self.excess[args] = Excess(over, len(continuation) > self._max_length)
             keys.append(digest("loglikelihood", context, continuation))
             asked[keys[-1]] = context, continuation
-        left = sorted((key for key in asked if key not in self._kept), key=lambda key: (-sum(map(len, asked[key])), key))
+        left = sorted((key for key in asked if key not in self._kept), key=lambda key: asked[key])  # equal beginnings together
         for done in range(0, len(left), self._batch_size * BATCHES_KEPT):
             chunk = left[done : done + self._batch_size * BATCHES_KEPT]
             self._kept.add(self._scored({key: asked[key] for key in chunk}, done, len(left)))
@@ -183,11 +185,14 @@ class PlainAnswers:
             for done in range(0, len(left), self._batch_size):
                 chunk = left[done : done + self._batch_size]
                 written = generated_answers(self._model, self.tokenizer, [prompts[key] for key in chunk], until, new_tokens)
-                self._kept.add(dict(zip(chunk, written, strict=True)))
+                self._kept.add({key: (answer.text, answer.stop.value) for key, answer in zip(chunk, written, strict=True)})
                 if self._progress:
                     self._progress(done + len(chunk), len(left))
             for place, key in zip(places, keys, strict=True):
-                answers[place] = str(self._kept[key])
+                text, stop = cast("tuple[str, str]", self._kept[key])
+                context, kwargs = requests[place].args
+                self.written[context, str(kwargs)] = GeneratedAnswer(text, StopReason(stop))
+                answers[place] = text
         return answers
 
     def prompt_ids(self, context: str) -> list[int]:
@@ -203,7 +208,7 @@ class ChatAnswers(PlainAnswers):
     2104.08315). No fine-tuning trained an answer that begins a document, or one without a question before it.
 
     Args:
-        answer_ids: What gives the ids of messages and an answer.
+        answer_ids: What gives the ids of messages and answers.
         others: See `PlainAnswers`.
     """
 
@@ -237,12 +242,19 @@ class ChatAnswers(PlainAnswers):
         Returns:
             Per request, the log-probability of the answer in nats, and whether each of its tokens is the most likely one.
         """
-        asked = [(request.args[0], request.args[1]) for request in requests]
-        return self._loglikelihood_tokens([(args, *self._answer_ids(_messages(args[0]), args[1].strip())) for args in asked])
+        asked: dict[str, dict[str, None]] = {}
+        for request in requests:
+            asked.setdefault(request.args[0], {})[request.args[1]] = None
+        ids = {
+            (context, answer): of_answer
+            for context, answers in asked.items()
+            for answer, of_answer in zip(answers, self._answer_ids(_messages(context), [one.strip() for one in answers]), strict=True)
+        }
+        return self._loglikelihood_tokens([((args := (request.args[0], request.args[1])), *ids[args]) for request in requests])
 
     def prompt_ids(self, context: str) -> list[int]:
         """Returns the ids of the messages and of the header of the answer."""
-        return self._answer_ids(_messages(context), "")[0]
+        return self._answer_ids(_messages(context), [""])[0][0]
 
 
 def _messages(context: str) -> list[dict[str, str]]:

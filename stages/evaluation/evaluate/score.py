@@ -1,14 +1,16 @@
 """Computes log-probabilities of given tokens under a Hugging Face causal model, for evaluation.
 
-Guarantee: attention is causal and sequences are padded on the right. Therefore the result of a sequence does not depend on the other
-sequences of its batch, except for rounding in matrix products. Log-probabilities are returned as float64.
-Cost: one forward pass per batch of sequences of similar length. Logits are computed only for the requested tokens, at most LOGIT_ELEMENTS
-at a time.
+Guarantee: a token sees the tokens before it in its own sequence, so the result of a sequence does not depend on the other sequences, except for
+rounding in matrix products. Log-probabilities are returned as float64.
+Cost: a context with several answers goes through the model once, and so does what many contexts begin with
+(stages/evaluation/evaluate/shared_prefixes.py); not in a model with convolutions or windows. Logits are computed only for the requested tokens, at most
+LOGIT_ELEMENTS at a time.
 Source: the scoring of lm-eval's HF wrapper (a test compares the results).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from stages.evaluation.evaluate.shared_prefixes import Family, Row, families
 from stages.training.checkpoints.convert import quiet_transformers
 
 LOGIT_ELEMENTS = 1 << 25
@@ -49,36 +52,86 @@ def token_logprobs(
     Args:
         model: A Hugging Face causal model.
         sequences: (ids, first): ids[first:] are scored, ids[:first] are context. first is at least 1.
-        batch_size: Sequences per forward pass; the longest come first.
+        batch_size: A forward pass has at most the tokens of so many sequences.
         progress: Called with (sequences done, sequences in total) after each batch.
 
     Returns:
         One pair per sequence, in the order of `sequences`.
     """
     results: list[tuple[np.ndarray, bool]] = [(np.zeros(0), True)] * len(sequences)
-    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i][0]), i))
     device = next(model.parameters()).device
-    for begin in range(0, len(order), batch_size):
-        batch = order[begin : begin + batch_size]
-        length = len(sequences[batch[0]][0]) - 1
-        ids_BT = torch.zeros(len(batch), max(length, 1), dtype=torch.long)
-        rows: list[int] = []
-        columns: list[int] = []
-        targets: list[int] = []
-        for row, i in enumerate(batch):
-            ids, first = sequences[i]
-            ids_BT[row, : len(ids) - 1] = torch.tensor(ids[:-1], dtype=torch.long)
-            rows += [row] * (len(ids) - first)
-            columns += range(first - 1, len(ids) - 1)
-            targets += ids[first:]
-        hidden_BTD = model.base_model(input_ids=ids_BT.to(device), use_cache=False).last_hidden_state
-        logp, greedy = _logprobs(model, hidden_BTD[rows, columns], torch.tensor(targets, dtype=torch.long, device=device))
-        ends = np.cumsum([len(sequences[i][0]) - sequences[i][1] for i in batch])
-        for i, own, best in zip(batch, np.split(logp, ends[:-1]), np.split(greedy, ends[:-1]), strict=True):
-            results[i] = (own, bool(best.all()))
-        if progress:
-            progress(min(begin + batch_size, len(order)), len(order))
+    done = 0
+    for family in families(sequences, _only_attends(model)):
+        cache = _prefix_cache(model, family) if family.shared else None
+        for batch in family.passes(batch_size):
+            hidden_BTD = _hidden(model, batch, family.shared, cache)
+            rows: list[int] = []
+            columns: list[int] = []
+            targets: list[int] = []
+            numbers: list[int] = []
+            for place, row in enumerate(batch):
+                begin = len(row.context)
+                for number, tokens in row.members:
+                    ids, first = sequences[number]
+                    own = [len(row.context) - 1, *range(begin, begin + len(tokens))][: len(ids) - first]
+                    rows += [place] * len(own)
+                    columns += [column - family.shared for column in own]
+                    targets += ids[first:]
+                    numbers.append(number)
+                    begin += len(tokens)
+            logp, greedy = _logprobs(model, hidden_BTD[rows, columns], torch.tensor(targets, dtype=torch.long, device=device))
+            ends = np.cumsum([len(sequences[number][0]) - sequences[number][1] for number in numbers])
+            for number, values, best in zip(numbers, np.split(logp, ends[:-1]), np.split(greedy, ends[:-1]), strict=True):
+                results[number] = (values, bool(best.all()))
+            done += len(numbers)
+            if progress:
+                progress(done, len(sequences))
     return results
+
+
+def _only_attends(model: Any) -> bool:
+    """Returns whether a mask decides what a token sees: in every layer, and without a window. Convolutions (LFM2) read their neighbours."""
+    kinds = getattr(model.config, "layer_types", None) or ["full_attention"]
+    return set(kinds) == {"full_attention"} and not getattr(model.config, "sliding_window", None)
+
+
+def _prefix_cache(model: Any, family: Family) -> Any:
+    ids = torch.tensor([family.rows[0].context[: family.shared]], device=next(model.parameters()).device)
+    return model.base_model(input_ids=ids, use_cache=True).past_key_values
+
+
+def _hidden(model: Any, batch: Sequence[Row], shared: int, cache: Any) -> torch.Tensor:
+    """Returns the last hidden states of rows, without those of the first `shared` tokens, which are in the cache: [rows, tokens, width].
+
+    Rows with one continuation are causal as they are. Otherwise a token sees the context and its own continuation, at the positions that
+    it has there.
+    """
+    length = max(map(len, batch)) - shared
+    ids_BT, branch_BT, position_BT = (torch.zeros(len(batch), length, dtype=torch.long) for _ in range(3))
+    for place, row in enumerate(batch):
+        parts = [(0, shared, row.context[shared:])]
+        parts += [(number, len(row.context), tokens) for number, (_, tokens) in enumerate(row.members, 1)]
+        begin = 0
+        for number, position, tokens in parts:
+            here = slice(begin, begin + len(tokens))
+            ids_BT[place, here] = torch.tensor(tokens, dtype=torch.long)
+            branch_BT[place, here] = number
+            position_BT[place, here] = torch.arange(position, position + len(tokens))
+            begin += len(tokens)
+    weight = model.get_output_embeddings().weight
+    given: dict[str, torch.Tensor] = {}
+    if any(row.branches for row in batch):
+        branch_BT = branch_BT.to(weight.device)
+        seen_BTT = (branch_BT[:, None, :] == branch_BT[:, :, None]) | (branch_BT[:, None, :] == 0)
+        hidden_BTT = ~torch.nn.functional.pad(seen_BTT.tril(), (shared, 0), value=True)
+        mask_BTT = weight.new_zeros(hidden_BTT.shape).masked_fill(hidden_BTT, torch.finfo(weight.dtype).min)
+        given = {"attention_mask": mask_BTT[:, None], "position_ids": position_BT.to(weight.device)}
+    if cache is not None:
+        cache = copy.deepcopy(cache)
+        cache.batch_repeat_interleave(len(batch))
+    found = model.base_model(input_ids=ids_BT.to(weight.device), past_key_values=cache, use_cache=cache is not None, **given)
+    hidden: torch.Tensor = found.last_hidden_state
+    return hidden
 
 
 def _logprobs(model: Any, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -27,11 +27,13 @@ from pydantic import Field, field_validator, model_validator
 from stages.evaluation.evaluate import generations
 from stages.evaluation.evaluate.generations import GENERATIONS
 from stages.evaluation.evaluate.task_scores import (
+    ANSWERS,
     CutItems,
     HarnessRecord,
     ItemValue,
     TaskEntry,
     TaskScore,
+    answer_table,
     cut_table,
     log_cuts,
     read_questions,
@@ -114,7 +116,7 @@ class Evaluate(StageConfig):
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes scores.json, samples.parquet and harness.json.
+    """Writes scores.json, harness.json, and the tables samples, answers and generations.
 
     Returns:
         The outcome. Its rows are the values of single items.
@@ -161,6 +163,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
             samples += _validation_samples(name, values, validation)
     (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n", encoding="utf-8")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
+    write_rows(out / "answers.parquet", schema(**ANSWERS.types), found.answers)
     asked = {name: questions[name] for name in in_chat}
     prompts = generations.prompts(tokenizer, form, config.prompts, asked if config.chat else None, validation)
     written = generations.write(out, model, tokenizer, prompts, config.generated_tokens, max_length, ctx)
@@ -194,11 +197,11 @@ def _device(runtime: Runtime, log: Callable[[str], None]) -> str:
 
 
 def _answer_ids(form: ChatFormat) -> AnswerIds:
-    """Returns the function that gives the ids of messages and an answer to them, as sft trains them."""
-    from stages.examples.items.chat import render_answer
+    """Returns the function that gives the ids of messages and answers to them, as sft trains them."""
+    from stages.examples.items.chat import render_answers
 
-    def ids(messages: Sequence[Mapping[str, str]], answer: str) -> tuple[list[int], list[int]]:
-        return render_answer(messages, answer, form)
+    def ids(messages: Sequence[Mapping[str, str]], answers: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        return render_answers(messages, answers, form)
 
     return ids
 
@@ -339,7 +342,7 @@ def _grouped(task: str, harness: HarnessRecord) -> bool:
 
 
 def report_section(artifact: Artifact) -> Section:
-    """Returns how the scores were computed, what did not fit in the context, and what the model wrote."""
+    """Returns how the scores were computed, what did not fit in the context, and what the model answered and wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
     metrics = harness.get("metrics") or f"lm-eval {harness['lm_eval']}"  # scores of earlier versions, which a recipe can import
     form = "through the chat template" if harness["chat_template"] else "as they are"
@@ -348,7 +351,8 @@ def report_section(artifact: Artifact) -> Section:
     about = _wording(harness, metrics) if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
-    tables = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact))), generations.section_table(artifact)
+    cut = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact)))
+    tables = cut, answer_table(artifact), generations.section_table(artifact)
     return Section(
         "Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked), tables=tuple(table for table in tables if table)
     )
@@ -368,7 +372,7 @@ STAGE = Stage(
         "cut_questions": "questions cut on the left, because they are longer than the context",
     },
     output="scores",
-    tables=(SAMPLES, GENERATIONS),
+    tables=(SAMPLES, ANSWERS, GENERATIONS),
     section=report_section,
     unit="item scores",
     does="benchmark items with lm-eval's metrics, lm-eval's own tasks, bits per byte, baselines, texts to read",
@@ -379,6 +383,7 @@ STAGE = Stage(
         "named; an answer that is longer is scored as a whole; scores of a file's items are named loam_ and its task",
         "lm-eval's own tasks and groups, also those that generate; bits per byte of the right answer",
         "chats by the chat template of the tokenizer",
+        "what sequences share is computed once; the answers that a model writes, in answers.parquet and the report",
     ),
     distributions=("lm-eval", "torch", "transformers", "tokenizers", "jinja2"),
     deterministic=False,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
@@ -20,17 +20,39 @@ from stages.examples.items.benchmark_task import scored_name
 from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import StageError
 from stages.record.contract.report_section import SectionTable
+from stages.record.contract.side_table import Column, SideTable
 
 if TYPE_CHECKING:
     from stages.evaluation.evaluate.harness import ItemSample, Question, TaskResults
-    from stages.evaluation.evaluate.lm_eval_model import Excess
+    from stages.evaluation.evaluate.lm_eval_model import Excess, PlainAnswers
     from stages.evaluation.evaluate.yaml_tasks import YamlTasks
 
 ANSWER_BITS = "answer_bits_per_byte"
 """The metric of every task that says how probable the right answer is: -log2 of its probability over the bytes of its text, mean over the items.
 It shows forgetting that the share of right answers hides."""
 SHOWN_ITEMS = 10  # items that a message or a row of the report names
+SHOWN_ANSWERS = 3  # answers of a task that the report shows
 TITLE = "Longer than the context, so cut on the left"  # of the table in the report
+
+
+ANSWERS = SideTable(
+    "answers", "generated_answers", "what the model wrote as the answer to a benchmark item",
+    {
+        "task": Column("string", "the task, as in samples"),
+        "item_id": Column("string", "the item; its values are in samples"),
+        "text": Column("string", "what it wrote, before any filter of the task, without the stop string"),
+        "stop": Column("string", "why it ended: stop_string (one of the task's), end_token (the model's own) or length (the task's limit of tokens)"),
+    },
+)  # fmt: skip
+
+
+class GeneratedAnswerRow(TypedDict):
+    """A row of ANSWERS."""
+
+    task: str
+    item_id: str
+    text: str
+    stop: str
 
 
 class ItemValue(TypedDict):
@@ -137,12 +159,14 @@ class Scored:
     Attributes:
         scores: Entries of scores.json.
         samples: The values of the items of every scored task and group.
+        answers: What the model wrote as answers.
         cut: Task -> its items that do not fit in the context.
         groups: Group of YAML tasks -> its tasks.
     """
 
     scores: list[TaskScore]
     samples: list[ItemValue]
+    answers: list[GeneratedAnswerRow]
     cut: dict[str, CutItems]
     groups: dict[str, list[str]]
 
@@ -165,7 +189,7 @@ def score_tasks(
     """
     from stages.evaluation.evaluate.harness import run_made, run_tasks
 
-    found: dict[str, tuple[TaskResults, Mapping[tuple[str, str], Excess]]] = {}
+    found: dict[str, tuple[TaskResults, PlainAnswers]] = {}
     of_groups: dict[str, TaskResults] = {}
     groups = yaml.groups_within(tasks) if yaml else {}
     for form in (False, True):
@@ -176,14 +200,14 @@ def score_tasks(
         own = {name: items for name, items in asked.items() if "lm_eval" not in tasks[name]}
         if own:
             results = run_tasks(lm, own, {name: tasks[name]["kind"] for name in own}, form)
-            found |= dict.fromkeys(own, (results, lm.excess))
+            found |= dict.fromkeys(own, (results, lm))
         if yaml and (made := {name: yaml.tasks[name] for name in asked if name not in own}):
             here = {name: group for name, group in yaml.groups.items() if set(groups.get(name, ("",))) <= made.keys()}
             ids = {name: [item["item_id"] for item in asked[name]] for name in made}
             results = run_made(lm, made, here, ids, form, yaml.limit)
-            found |= dict.fromkeys(made, (results, lm.excess))
+            found |= dict.fromkeys(made, (results, lm))
             of_groups |= dict.fromkeys(here, results)
-    scored = Scored([], [], {name: _cut(found[name][0].samples[name], found[name][1]) for name in tasks}, {})
+    scored = Scored([], [], [], {name: _cut(found[name][0].samples[name], found[name][1].excess) for name in tasks}, {})
     pooled: set[str] = set()
     for name, results in of_groups.items():
         score = _group_scores(name, groups[name], tasks, results, scored)
@@ -194,7 +218,14 @@ def score_tasks(
         cut = len(scored.cut[name].item_ids)
         scored.scores.extend(replace(score, cut=cut, primary=score.primary and name not in pooled) for score in one)
         scored.samples.extend(of_items)
+        scored.answers.extend(_written(name, *found[name]))
     return scored
+
+
+def _written(task: str, found: TaskResults, lm: PlainAnswers) -> Iterator[GeneratedAnswerRow]:
+    for one in found.samples[task]:
+        if answer := lm.written.get(one.requests[0]):
+            yield {"task": task, "item_id": one.item_id, "text": answer.text, "stop": answer.stop.value}
 
 
 def _group_scores(name: str, members: Sequence[str], tasks: Mapping[str, ScoredTask], found: TaskResults, into: Scored) -> bool:
@@ -276,6 +307,37 @@ def cut_table(artifact: Artifact, prompts: Sequence[tuple[str, int]]) -> Section
         for name, cut, items in found if cut.item_ids
     ]  # fmt: skip
     return SectionTable(tuple(table), TITLE, ("cut", "tokens too long", "answer alone too long")) if table else None
+
+
+def answer_table(artifact: Artifact) -> SectionTable | None:
+    """Returns the report's table of some answers that a model wrote, of each task the first ones with their main values; None without any."""
+    from stages.record.tables.parquet import read_rows
+
+    path = artifact.path / "answers.parquet"
+    rows = [cast("GeneratedAnswerRow", row) for row in read_rows(path)] if path.is_file() else []  # scores of earlier versions have none
+    if not rows:
+        return None
+    scores = json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))
+    main = {
+        one["task"]: one["metric"]
+        for one in sorted(scores, key=lambda one: one["primary"])
+        if one["primary"] or one["metric"].startswith("exact_match")
+    }
+    values = {
+        (row["task"], row["item_id"]): row for row in read_rows(artifact.path / "samples.parquet") if row["metric"] == main.get(row["task"])
+    }
+    model = artifact.manifest["node"].partition("@")[2]
+    shown = [
+        row for task in dict.fromkeys(row["task"] for row in rows) for row in [one for one in rows if one["task"] == task][:SHOWN_ANSWERS]
+    ]
+    table = []
+    for row in shown:
+        value = values.get((row["task"], row["item_id"]))
+        told = f"{value['metric']} {value['value']:g}" if value else ""
+        table.append(
+            {"model": model, "task": row["task"], "item": row["item_id"], "answer": row["text"], "ended by": row["stop"], "value": told}
+        )
+    return SectionTable(tuple(table), f"Answers that the models wrote, the first {SHOWN_ANSWERS} of each task")
 
 
 def _shown(item_ids: Sequence[str]) -> str:

@@ -1,7 +1,9 @@
 """Reads the data of lm-eval's tasks and of a user's YAML tasks, and makes benchmark items of what the tasks ask.
 
 An item is one document of the split that the task scores. Its texts, which are searched for in training data, are the fields of the document
-that the prompt shows, with the right answer after the last of them, and the prompt with the right answer as the model would read it.
+that the prompt shows, with the right answer after the last of them, and the prompt with the right answer as the model would read it. The passage
+that a question is about (BoolQ's, from Wikipedia) is not one of them: a page that has it does not tell the question. What lm-eval's YAML files name for
+its own decontamination (doc_to_decontamination_query) is not followed, because for such tasks it is just the passage.
 Guarantee: every document of a task is rendered here, without examples before it, so a file that lacks a field, a null in a field and an
 answer that is no choice are found before any training. What a task is asked is lm-eval's (stages/examples/items/lm_eval_tasks.py).
 Cost: 0.2 ms per document and template.
@@ -44,6 +46,7 @@ GREEDY = frozenset(
 )
 """Settings of a generation that greedy decoding follows or that have no effect on it."""
 SHORTEST = 12  # characters of a field that is searched for by itself
+PASSAGE_LENGTH = 2  # a text before the question that is at least so many times as long is a passage
 UNREAD = "Give the official data set's own fields, or write a YAML of your own over the fields that the file has (benchmarks.lm_eval.own)."
 
 
@@ -81,6 +84,7 @@ class AskedTasks:
     data: Mapping[str, Sequence[ExternalFile]]
     num_fewshot: Mapping[str, int]
     limit: int | None
+    run_code: bool
 
 
 def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
@@ -95,7 +99,7 @@ def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
     definitions += [own_task(local_path(file, ctx.scratch / "data").read_bytes(), file.uri) for file in asked.own]
     shots = {one.name: asked.num_fewshot[one.given] for one in definitions if one.given in asked.num_fewshot}
     for one in definitions:
-        _refuse(one, shots.get(one.name), f"{where}: {one.yaml}")
+        _refuse(one, shots.get(one.name), asked.run_code, f"{where}: {one.yaml}")
     given = {one.name: _data_of(one, asked.data) for one in definitions}
     _refuse_unused(asked, definitions, given.values())
     own = {one.name: one.config for one in definitions if not one.official}
@@ -119,25 +123,28 @@ def read_tasks(asked: AskedTasks, out: Path, ctx: Context) -> list[YamlTask]:
 def main_metric(task: Any) -> str:
     """Returns the metric of an lm-eval task that counts, with its filter if it has one: acc_norm, else acc, else exact_match, else the first."""
     names = list(task.aggregation())
+    if "pass_at_k" in names:  # the function of lm-eval's YAML files returns its values by their own names
+        names = [f"pass@{task._metric_fn_kwargs['pass_at_k']['k'][0]}"]
     metric = next((name for name in ("acc_norm", "acc", "exact_match") if name in names), names[0])
     chosen = str(task._filters[0].name)
     return metric if chosen == "none" else f"{metric},{chosen}"
 
 
-def _refuse(task: TaskDefinition, shots: int | None, where: str) -> None:
+def _refuse(task: TaskDefinition, shots: int | None, run_code: bool, where: str) -> None:
     """Refuses what Loam does not run.
 
     Raises:
-        StageError: The task runs generated programs, samples, asks about pictures, takes a metric from the network, or scores whole texts.
+        StageError: The task runs generated programs, which the recipe does not allow, samples, asks about pictures, takes a metric from the
+            network, or scores whole texts.
     """
     config = task.config
     kwargs = config.get("generation_kwargs") or {}
     metrics = [metric for metric in config.get("metric_list") or () if isinstance(metric, Mapping)]
     fault = do = ""
-    if config.get("unsafe_code"):
+    if config.get("unsafe_code") and not run_code:
         fault, do = (
-            "runs programs that the model writes (unsafe_code), which Loam does not",
-            "Score the exported model with lm-eval itself.",
+            "runs programs that the model writes (unsafe_code)",
+            "Set benchmarks.lm_eval.run_code: true, which runs them apart from network and files.",
         )
     elif config.get("class"):
         fault, do = "is a Python class, not a YAML of templates", "Name another task."
@@ -370,7 +377,9 @@ def _item(task: Any, document: Document, needed: Iterable[str]) -> Item:
         context, answer = str(text), (choices[gold] if choices else str(gold)).strip()
     context += prefix
     shown = [context] if task.multiple_input else _shown(document, context) or [context]
-    texts = (*shown, f"{shown[-1]} {answer}", f"{context} {answer}")
+    passages = [text for text in shown if len(text) >= PASSAGE_LENGTH * len(shown[-1])]
+    asked = context[max((context.index(one) + len(one) for one in passages), default=0) :].strip()
+    texts = (*(text for text in shown if text not in passages), f"{shown[-1]} {answer}", f"{asked} {answer}")
     return Item(kind, context, choices, gold if choices else 0, shown[-1], answer, tuple(dict.fromkeys(texts)))
 
 

@@ -73,7 +73,7 @@ class LmEvalTasks(StageConfig):
 
     tasks: tuple[Name, ...] = ()
     """Tasks and groups of lm-eval by name, such as arc_easy, hellaswag, mmlu or gsm8k. Their prompts, examples, answers and metrics are lm-eval's,
-    and so are the names of their scores. A task whose answers are programs to run (humaneval) is refused."""
+    and so are the names of their scores. A task whose answers are programs to run (humaneval) needs run_code."""
     own: NamedFiles = ()
     """YAML files of your own in lm-eval's form, one task each, without functions, `include` and data set. Their scores are named loam_ and the
     name of the task."""
@@ -85,6 +85,9 @@ class LmEvalTasks(StageConfig):
     """Task -> number of examples in each prompt, drawn as lm-eval draws them. Without an entry, it is the YAML's (gsm8k: 5), or 0."""
     limit: int | None = Field(None, ge=1)
     """Only the first documents of each task are scored, as with lm-eval's --limit; all are searched for in training data. null scores all."""
+    run_code: bool = False
+    """Run the programs that models write as answers (humaneval), each in a process without network, other processes and files of this machine, with
+    limits of time and memory. Linux only; where the kernel does not allow it, nothing is run and the stage fails."""
     harness: Annotated[tuple[Literal["lm-eval"]], External("packages")] = ("lm-eval",)
     """The distribution whose YAML files are read. Its version is in the key."""
 
@@ -380,7 +383,9 @@ def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Cont
 
     ctx.log("reading the YAML tasks " + ", ".join([*config.tasks, *(Path(path).name for path in config.own)]))
     data = {name: ctx.files(f"lm_eval.data.{name}") for name in config.data}
-    asked = AskedTasks(config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit)
+    asked = AskedTasks(
+        config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit, config.run_code
+    )
     for one in read_tasks(asked, out, ctx):
         if one.name in taken:
             do = "Remove one of them, or rename the file."
@@ -427,6 +432,7 @@ STAGE = Stage(
         "questions with choices are multiple choice; a record with two readings is refused",
         "in scripts without spaces, n-grams are of characters",
         "tasks of lm-eval's YAML files and of a user's",
+        "the passage before the question of a YAML task is not searched for",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -195,22 +195,55 @@ def render_prompt(messages: Sequence[Message], form: ChatFormat, tools: Sequence
     return _encoded(_template(form).text(_marked(messages, form), _marked(tools, form), prompt=True), form)[0]
 
 
-def render_answer(messages: Sequence[Message], answer: str, form: ChatFormat) -> tuple[list[int], list[int]]:
-    """Returns (ids before the words of an answer of the assistant, ids of its words), without blanks around them. What ends the turn is left out.
+def render_answers(messages: Sequence[Message], answers: Sequence[str], form: ChatFormat) -> list[tuple[list[int], list[int]]]:
+    """Returns answers of the assistant as ids. What the chats begin with is encoded once.
+
+    Returns:
+        Per answer, (ids before its words, ids of its words), without blanks around them. What ends the turn is left out.
 
     Raises:
         RefusedChatError: The template refuses the chat, or the words are not what comes before the end of a turn.
     """
     used = _template(form)
-    said = _marked([*messages, {"role": "assistant", "content": answer.strip()}], form)
-    chat, words = used.chat(said, last_only=True), said[-1]["content"]
-    end = (chat.trained[-1][1] if chat.trained else 0) - len(used.stop)
-    if not chat.text.startswith(used.stop, max(end, 0)) or not chat.text.endswith(words, 0, max(end, 0)):
-        raise RefusedChatError("its chat template does not write an answer as it is, so the answer cannot be scored")
-    spans = [(end - len(words), chat.trained[-1][1]), (end - len(words), end)] if chat.trained else []
-    ids, tokens = _encoded(chat.text, form, spans)
-    first = tokens[0][0] if tokens else len(ids)
-    return ids[:first], ids[first : tokens[1][1]] if words else []
+    found: list[tuple[list[int], list[int]]] = []
+    head, before = "", list[int]()
+    for answer in answers:
+        said = _marked([*messages, {"role": "assistant", "content": answer.strip()}], form)
+        chat, words = used.chat(said, last_only=True), said[-1]["content"]
+        end = (chat.trained[-1][1] if chat.trained else 0) - len(used.stop)
+        if not chat.text.startswith(used.stop, max(end, 0)) or not chat.text.endswith(words, 0, max(end, 0)):
+            raise RefusedChatError("its chat template does not write an answer as it is, so the answer cannot be scored")
+        begin = end - len(words)
+        spans = [(begin, chat.trained[-1][1]), (begin, end)] if chat.trained and begin < chat.trained[-1][1] else []
+        if not found and len(answers) > 1 and spans:
+            head, before = _beginning(chat.text, begin, form)
+        known = head if chat.text.startswith(head) and begin >= len(head) and not _has_mark(chat.text) else ""
+        text = chat.text if spans or not chat.trained else chat.text[:begin]  # no words, and nothing that ends a turn
+        rest, tokens = _encoded(text[len(known) :], form, [(first - len(known), last - len(known)) for first, last in spans])
+        first = tokens[0][0] if tokens else len(rest)
+        found.append(([*(before if known else ()), *rest[:first]], rest[first : tokens[1][1]] if words else []))
+    return found
+
+
+def _beginning(text: str, end: int, form: ChatFormat) -> tuple[str, list[int]]:
+    """Returns (what a rendered chat has before its last special token that ends by `end`, its ids); empty if it is not encoded by itself.
+
+    A special token parts a text, so what is before it has the same ids whatever follows. That is compared here: a token that takes blanks from
+    before it does not part it.
+    """
+    place = max((text.rfind(token, 0, end) for token in _template(form).special), default=0)
+    if place <= 0 or _has_mark(text):
+        return "", []
+    whole = form.encode_chat(text)
+    token = whole.char_to_token(place)
+    at = None if token is None else whole.token_to_chars(token)
+    if at is None or at[0] != place or whole.ids[token:] != form.encode_chat(text[place:]).ids:
+        return "", []
+    return text[:place], whole.ids[:token]
+
+
+def _has_mark(text: str) -> bool:
+    return MARKS[0] in text or MARKS[1] in text
 
 
 def prompt_ids(text: str, form: ChatFormat, chat: bool) -> list[int]:
@@ -255,7 +288,7 @@ def _finds(pattern: re.Pattern[str], value: Any) -> bool:
 
 def _encoded(text: str, form: ChatFormat, spans: Sequence[Span] = ()) -> tuple[list[int], list[Span]]:
     """Returns a rendered chat as (ids, for each span of characters its tokens from first to after the last). Marked tokens are ordinary text."""
-    if MARKS[0] not in text and MARKS[1] not in text:
+    if not _has_mark(text):
         encoding = form.encode_chat(text)
         return encoding.ids, [_tokens_of(span, encoding) for span in spans]  # without `offsets`, which are many objects
     pieces, last = list[tuple[int, int, bool]](), 0  # (begin, end, whether it is a marked token)

@@ -2,7 +2,8 @@
 
 The stage benchmarks builds them to read what they ask, the stage evaluate to score a model. Both build the same: the YAML of the installed
 lm-eval with its Python functions, its few-shot sampler and the seed of `lm_eval.simple_evaluate`; only the data set is replaced.
-Guarantee: nothing is downloaded, and no code runs but that of the installed packages. A user's YAML holds no function and no `include`, and
+Guarantee: nothing is downloaded, and no code runs but that of the installed packages and, where the recipe says so, programs that a model wrote
+(stages/examples/items/code_runs.py). A user's YAML holds no function and no `include`, and
 templates are rendered in Jinja's sandbox. The folders of the YAML files that were used are known by a digest (`TaskSpec.folders`).
 Cost: lm-eval's import takes 5 s. Finding names reads its 14,000 YAML files once (2 to 8 s); lm-eval's own index of them takes 15 to 40 s.
 Source: lm-eval 0.4.13, TaskManager and simple_evaluate.
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from pydantic import JsonValue
 
 from stages.examples.items.benchmark_task import OWN_FORM
+from stages.examples.items.code_runs import own_code_metric
 from stages.record.contract.errors import StageError
 from stages.record.store.names import refuse_name
 
@@ -196,11 +198,12 @@ def load_tasks(spec: TaskSpec, documents: Documents) -> TaskDict:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     _sandbox_templates()
     manager = _manager(() if documents.keys() >= set(spec.asked) else spec.folders)  # only a group needs the files around its tasks
-    for name, splits in documents.items():
-        own = spec.own.get(name)
-        config = own or cast("TaskConfig", load_yaml(tasks_folder() / spec.yaml[name], resolve_func=True))
-        manager.task_index[name] = Entry(name, Kind.TASK, None, cfg={**config, **_replaced(config, splits)})
-    loaded = manager.load(list(spec.asked))
+    with own_code_metric():
+        for name, splits in documents.items():
+            own = spec.own.get(name)
+            config = own or cast("TaskConfig", load_yaml(tasks_folder() / spec.yaml[name], resolve_func=True))
+            manager.task_index[name] = Entry(name, Kind.TASK, None, cfg={**config, **_replaced(config, splits)})
+        loaded = manager.load(list(spec.asked))
     for name, task in loaded["tasks"].items():
         shots = spec.num_fewshot.get(name, task.get_config("num_fewshot"))
         task.set_config(key="num_fewshot", value=shots or 0)

@@ -99,7 +99,7 @@ def test_contexts_are_cut_on_the_left_as_the_wrapper_cuts_them(ours: tuple[Any, 
 def test_what_just_fits_is_not_cut(ours: tuple[Any, Any], tokens: int) -> None:
     """The model reads 64 tokens; the last token of the answer is only predicted. Catches: a bound that is one off."""
     context, answer = [1, *range(2, tokens - 2)], [5, 6, 7]
-    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answered: (context, answer))
+    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answers: [(context, answer)] * len(answers))
     (sample,) = run_tasks(lm, {"t": [{"item_id": "0", "context": "q", "answer": "a"}]}, {"t": "continuation"}, chat=True).samples["t"]
     assert len(context) + len(answer) == tokens and [one.tokens for one in lm.excess.values()] == ([1] if tokens == 66 else [])
     assert sample.loglikelihoods[0] == pytest.approx(log_probability(ours[0], [*context, *answer][-65:], 3), rel=1e-4)
@@ -108,7 +108,7 @@ def test_what_just_fits_is_not_cut(ours: tuple[Any, Any], tokens: int) -> None:
 def test_an_answer_that_is_longer_than_the_context_is_scored_as_a_whole(ours: tuple[Any, Any]) -> None:
     """In parts: the first 64 tokens after the last token of the question, and each later one after the 64 tokens before it."""
     context, answer = [1, 9, 8], [3 + n % 200 for n in range(150)]
-    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answered: (context, answer))
+    lm = make_lm(*ours, 64, 4, answer_ids=lambda question, answers: [(context, answer)] * len(answers))
     (sample,) = run_tasks(lm, {"t": [{"item_id": "0", "context": "q", "answer": "a"}]}, {"t": "continuation"}, chat=True).samples["t"]
     (over,) = lm.excess.values()
     assert (over.tokens, over.of_answer) == (153 - 65, True)
@@ -159,6 +159,35 @@ def test_generated_answers_are_those_of_the_wrapper(ours: tuple[Any, Any], their
     assert found == expected and len({*found}) > 6
     too_long = len(ours[1].encode(contexts[3])) - (64 - 24)
     assert too_long > 0 and {args[0]: one.tokens for args, one in lm.excess.items() if "24" in args[1]} == {contexts[3]: too_long}
+
+
+def test_what_was_written_is_kept_with_why_it_ended(ours: tuple[Any, Any], tmp_path: Path) -> None:
+    """Catches: a reason of another row, a stop string that the end token hides, reasons that are lost where an evaluation goes on."""
+    import torch
+
+    from stages.evaluation.evaluate.kept_answers import KeptAnswers
+
+    model, tokenizer = ours
+    context = "The sum of its"
+    (whole,) = make_lm(model, tokenizer, 64, 4).generate_until([generation(context, [], 24)])
+    prompt = tokenizer.encode(context)
+    fourth = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=4)[0, -1].item()
+    asked = [generation(context, [], 24), generation(context, [whole[3:6]], 24), generation("The copy", [], 3)]
+    reasons = ["length", "stop_string", "length"]
+    for _ in range(2):  # the second time from the file
+        lm = make_lm(model, tokenizer, 64, 4, kept=KeptAnswers(tmp_path / "answers.jsonl"))
+        texts = lm.generate_until(asked)
+        assert [lm.written[context, str(kwargs)].text for context, kwargs in (one.args for one in asked)] == texts
+        assert [lm.written[context, str(kwargs)].stop for context, kwargs in (one.args for one in asked)] == reasons
+    before = model.generation_config.eos_token_id
+    model.generation_config.eos_token_id = [fourth]
+    try:
+        lm = make_lm(model, tokenizer, 64, 4)
+        lm.generate_until(asked[:1])
+    finally:
+        model.generation_config.eos_token_id = before
+    (ended,) = lm.written.values()
+    assert ended.stop == "end_token" and whole.startswith(ended.text) and len(ended.text) < len(whole)
 
 
 def test_an_answer_that_may_fill_the_context_is_refused(ours: tuple[Any, Any]) -> None:

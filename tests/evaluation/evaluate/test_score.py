@@ -52,3 +52,80 @@ def test_no_sequences_give_no_results(model: Any) -> None:
 def test_a_loaded_model_is_float32_on_a_cpu(tmp_path: Path) -> None:
     folder = tiny_model.write(tmp_path / "model")
     assert next(load_model(folder, "cpu").parameters()).dtype == torch.float32
+
+
+EXAMPLES = list(range(40, 75))
+
+
+def sharing(rng: np.random.Generator) -> list[tuple[list[int], int]]:
+    """Questions after the same examples, with four answers each: of one token, of several, and longer than the question."""
+    found: list[tuple[list[int], int]] = []
+    for number in range(6):
+        question = [*EXAMPLES, *rng.integers(3, 310, int(rng.integers(4, 9))).tolist()]
+        found += [([*question, answer], len(question)) for answer in (7, 8, 9, 10)]
+        found += [([*question, *rng.integers(3, 310, 3 + number + more).tolist()], len(question)) for more in range(4)]
+    for _ in range(3):
+        question = rng.integers(3, 310, 6).tolist()
+        found += [([*question, *rng.integers(3, 310, size).tolist()], 6) for size in (2, 5, 30)]
+    return found + [([1, *rng.integers(3, 310, 5).tolist()], 1) for _ in range(5)]
+
+
+def whole(model: Any, ids: list[int], first: int) -> np.ndarray:
+    """Returns the log-probabilities of ids[first:] by transformers, of this sequence alone."""
+    with torch.no_grad():
+        logp = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    return logp[torch.arange(first - 1, len(ids) - 1), ids[first:]].numpy()
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_what_sequences_share_is_computed_once_and_changes_nothing(model: Any, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: an answer that sees another answer, a wrong position after the cache or the context, and a result that goes to another sequence."""
+    given = sharing(np.random.default_rng(1))
+    shuffled = [given[number] for number in np.random.default_rng(2).permutation(len(given))]
+    tokens, real = [], model.base_model.forward
+
+    def counted(*args: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        tokens.append(input_ids.numel())
+        return real(*args, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(model.base_model, "forward", counted)
+    found = token_logprobs(model, shuffled, batch_size)
+    monkeypatch.undo()
+    for (own, greedy), (ids, first) in zip(found, shuffled, strict=True):
+        expected = whole(model, ids, first)
+        np.testing.assert_allclose(own, expected, atol=1e-4)
+        with torch.no_grad():
+            best = model(torch.tensor([ids])).logits[0].argmax(-1)[first - 1 : -1].tolist()
+        assert greedy == (best == ids[first:])
+    plain = sum(len(ids) - 1 for ids, _ in given)
+    assert sum(tokens) < plain / 2, (sum(tokens), plain)
+
+
+def test_answers_of_one_token_take_the_passes_of_one_question(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, real = [], model.base_model.forward
+
+    def counted(*args: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        tokens.append(tuple(input_ids.shape))
+        return real(*args, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(model.base_model, "forward", counted)
+    found = token_logprobs(model, [([1, 20, 30, answer], 3) for answer in (5, 6, 7, 8)], 4)
+    assert tokens == [(1, 3)] and [len(own) for own, _ in found] == [1] * 4 and len({float(own[0]) for own, _ in found}) == 4
+
+
+@pytest.mark.parametrize("kind", ["Lfm2", "Mistral", "Qwen3", "SmolLM3"])
+def test_models_that_read_neighbours_or_windows_are_scored_sequence_by_sequence(kind: str) -> None:
+    """LFM2 has convolutions and this Mistral a window of 8 tokens: a mask of ours alone would show them other answers, or too much."""
+    import transformers
+
+    own: dict[str, Any] = {"layer_types": ["conv", "full_attention"]} if kind == "Lfm2" else {}
+    own |= {"sliding_window": 8} if kind == "Mistral" else {"head_dim": 8} if kind == "Qwen3" else {}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=310, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=96, initializer_range=0.3, bos_token_id=1, eos_token_id=2, pad_token_id=0, **own,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    other = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    given = sharing(np.random.default_rng(3))
+    for (found, _), (ids, first) in zip(token_logprobs(other, given, 16), given, strict=True):
+        np.testing.assert_allclose(found, whole(other, ids, first), atol=1e-4)

@@ -56,12 +56,46 @@ def test_an_answer_and_what_is_before_it_are_what_training_has(folder: Path, que
     """Catches: an answer with a token of the header or the end of the turn, one that begins at an earlier answer of the assistant."""
     form = load_chat_format(folder)
     messages = [*MESSAGES[:3], {"role": "user", "content": question}]
-    before, answered = chat.render_answer(messages, answer, form)
+    ((before, answered),) = chat.render_answers(messages, [answer], form)
     ids, _ = chat.render([*messages, {"role": "assistant", "content": answer}], form)
     assert before == chat.render_prompt(messages, form) and answered == list(form.encode(answer.strip()))
     assert [*before, *answered, form.ids[chat.END_OF_TURN]] == ids
     assert chat.prompt_ids(question, form, chat=True) == chat.render_prompt(messages[3:], form)
     assert chat.prompt_ids(question, form, chat=False) == [form.ids[chat.BOS], *form.encode(question)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.text(), st.lists(st.one_of(st.text(), st.sampled_from(["", " 3", "<|eot_id|>", "\n\né", "It's"])), min_size=1, max_size=5))
+def test_the_answers_to_a_question_are_those_of_each_by_itself(folder: Path, question: str, answers: list[str]) -> None:
+    """Catches: a beginning that a spelt-out token, an empty answer or a blank changes, and spans that are shifted by it."""
+    form = load_chat_format(folder)
+    messages = [*MESSAGES[:3], {"role": "user", "content": question}]
+    assert chat.render_answers(messages, answers, form) == [chat.render_answers(messages, [one], form)[0] for one in answers]
+
+
+@pytest.mark.parametrize("takes_blanks", [False, True])
+def test_a_question_is_encoded_once_for_all_its_answers(folder: Path, takes_blanks: bool) -> None:
+    """Catches: a question encoded per answer, and a beginning cut where a special token takes the blanks before it."""
+    from dataclasses import replace
+
+    from tokenizers import AddedToken
+
+    form = load_chat_format(folder)
+    if takes_blanks:
+        words = load_chat(folder / "tokenizer.json")
+        words.add_special_tokens([AddedToken(chat.START_HEADER, lstrip=True, special=True)])
+        form = replace(form, encode_chat=lambda text: words.encode(text, add_special_tokens=False))
+    read: list[int] = []
+
+    def counted(text: str) -> chat.Encoding:
+        read.append(len(text))
+        return form.encode_chat(text)
+
+    messages = [{"role": "user", "content": "What is the length of it? " * 40}]
+    answers = ["3", "the last argument", "None", "It's 4."]
+    found = chat.render_answers(messages, answers, replace(form, encode_chat=counted))
+    assert found == [chat.render_answers(messages, [one], form)[0] for one in answers]
+    assert len(found) == 4 and (takes_blanks or sum(read) < 2 * max(read)), read
 
 
 @settings(deadline=None)

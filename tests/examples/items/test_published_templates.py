@@ -163,9 +163,15 @@ def test_ids_and_mask_are_those_of_apply_chat_template(name: str, tokenizer: Tok
     assert sum(last) == sum(last[shorter:]) > 0 and all(one <= other for one, other in zip(last, mask, strict=True))
     prompt = chat.render_prompt(messages[:1], form)
     assert prompt == theirs.apply_chat_template(shown[:1], chat_template=source, add_generation_prompt=True, return_dict=False)
-    before, answer = chat.render_answer(messages[:1], " Hi. ", form)
+    ((before, answer),) = chat.render_answers(messages[:1], [" Hi. "], form)
     assert answer == list(form.encode("Hi."))
     assert [*before, *answer] == chat.render(messages[:2], form)[0][: len(before) + len(answer)]
+    answers = ["Hi.", "\n é 3", "", "Hi. Hi."]
+    assert chat.render_answers(messages[:1], answers, form) == [chat.render_answers(messages[:1], [one], form)[0] for one in answers]
+    ((asked, nothing),) = chat.render_answers(messages[:1], [""], form)
+    assert not nothing and before in (asked, [*asked, *form.encode("\n")]), (
+        "what a text is generated after; glm4moe writes a line break with words"
+    )
 
 
 def form_of(tokenizer: Tokenizer, template: ChatTemplate) -> chat.ChatFormat:

@@ -175,14 +175,22 @@ def test_the_value_of_an_evaluation_is_the_mean_of_its_items(task: str, tmp_path
     """The scores of the file docs.jsonl are named loam_docs, and docs by earlier versions. A metric names them by the file, as a recipe does."""
     scores = [("validation", "perplexity", 9.0), ("validation", "unigram_bits_per_byte", 4.0), ("validation", "bits_per_byte", 1.25)]
     (tmp_path / "scores.json").write_text(json.dumps([{"task": t, "metric": m, "value": v} for t, m, v in scores]))
-    rows = [(task, "1", "nll", 2.0), (task, "2", "nll", 4.0), (task, "1", "acc", 1.0), ("other", "1", "nll", 50.0)]
+    rows = [
+        ("gsm8k", "1", "exact_match,strict-match", 1.0),
+        (task, "1", "nll", 2.0),
+        (task, "2", "nll", 4.0),
+        (task, "1", "acc", 1.0),
+        ("other", "1", "nll", 50.0),
+    ]
     columns = dict(zip(("task", "item_id", "metric", "value"), zip(*rows, strict=True), strict=True))
     pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), tmp_path / "samples.parquet")
     found = {"evaluate@base": Artifact(tmp_path, _manifest())}
     assert value_of(FIXED, found) == value_of(metric_of(f"evaluate@base/{task}/nll"), found) == 3.0 and value_of(WHOLE, found) == 1.25
     assert math.isclose(value_of(metric_of("evaluate@base/docs/acc"), found), 1.0)
-    with pytest.raises(StageError, match="evaluate@base/docs/acc_norm was not measured"):
+    assert math.isclose(value_of(metric_of("evaluate@base/gsm8k/exact_match,strict-match"), found), 1.0)
+    with pytest.raises(StageError, match="evaluate@base/docs/acc_norm was not measured") as error:
         value_of(metric_of("evaluate@base/docs/acc_norm"), found)
+    assert "docs has acc, nll" in error.value.do
 
 
 def test_metrics_have_names_units_and_directions() -> None:
@@ -192,10 +200,17 @@ def test_metrics_have_names_units_and_directions() -> None:
     accuracy = metric_of("evaluate@base/docs/acc_norm")
     assert [metric.lower for metric in (PRETRAIN, WHOLE, FIXED, accuracy)] == [True, True, True, False]
     assert [metric.unit for metric in (WHOLE, FIXED, accuracy)] == ["bits per byte", "nats per item", "share of items"]
+    generated, answered = (
+        metric_of("evaluate@base/gsm8k/exact_match,strict-match"),
+        metric_of("evaluate@base/arc_easy/answer_bits_per_byte"),
+    )
+    assert (generated.name, generated.lower, generated.unit) == ("exact_match,strict-match", False, "share of items")
+    assert (answered.lower, answered.unit) == (True, "bits per byte of the answer")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "pretrain", "pretrain/loss", "evaluate@sft/docs/nll", "evaluate@base//nll", "evaluate@base/docs/perplexity", "evaluate@base/validation/nll"]
+    "text", ["", "pretrain", "pretrain/loss", "evaluate@sft/docs/nll", "evaluate@base//nll", "evaluate@base/docs/perplexity", "evaluate@base/validation/nll",
+             "evaluate@base/gsm8k/f1,strict-match", "evaluate@base/docs/bits_per_byte"]
 )  # fmt: skip
 def test_another_metric_is_refused(text: str) -> None:
     with pytest.raises(RecipeError, match="is not a metric that two sides can be compared by") as error:
