@@ -1,10 +1,10 @@
 """conversations: collects conversations for supervised fine-tuning, removes benchmark items, splits them into train and validation.
 
-Guarantee: a chat with a field that training does not carry (tools, weights, reasoning apart from the answer and others, see
-stages/examples/dialogue_formats/uncarried.py) is dropped and counted by its reason. No conversation holds a benchmark item; the stage searches
-with the same n-gram index that decontaminates documents. (Without benchmarks, nothing is searched for.) A hash of the answer's words decides
-the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out preference pair is in the
-training split of the conversations.
+Guarantee: tools, their calls and results, and reasoning beside an answer are in the row as a chat template reads them. A chat with a field that
+training does not carry (weights, images and others, see stages/examples/dialogue_formats/uncarried.py) is dropped and counted by its reason. No
+conversation holds a benchmark item; the stage searches with the same n-gram index that decontaminates documents. (Without benchmarks, nothing is
+searched for.) A hash of the answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no
+answer of a held-out preference pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: stages/examples/dialogue_formats/chat_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.dialogue import Messages
     from stages.examples.items.held_out import Answer
     from stages.examples.items.tuning_examples import Example
@@ -38,7 +39,8 @@ TABLE = SideTable(
     {
         "doc_id": Column("uuid", "the conversation"),
         "source": Column("string", "the file or documentation it is from"),
-        "messages": Column("string", "the messages as JSON: a list of role and content"),
+        "messages": Column("string", "the messages as JSON: a list of role, content, and what else a turn has (reasoning_content, tool_calls)"),
+        "tools": Column("string", "the definitions of the tools that may be called, as JSON; null without any"),
         "split": Column("string", "train or validation"),
     },
 )  # fmt: skip
@@ -119,6 +121,7 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
 
 
 def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
+    from stages.corpus.text.turns import turn_text
     from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.examples.dialogue_formats.dialogue_format import file_reader
     from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
@@ -128,15 +131,15 @@ def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) 
     from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
-    def reader() -> Callable[[Mapping[str, JsonValue]], Messages]:
+    def reader() -> Callable[[Mapping[str, JsonValue]], Dialogue[Messages]]:
         return file_reader(CHAT_FORMATS, config.format, config.fields, ctx.node, {"preferences": PAIR_FORMATS})
 
-    for record, messages in read_examples(ctx, reader, BadDialogueError, UncarriedError):
-        if isinstance(messages, UncarriedError):
-            yield uncarried_example(record.doc_id, record.source, messages)
+    for record, chat in read_examples(ctx, reader, BadDialogueError, UncarriedError):
+        if isinstance(chat, UncarriedError):
+            yield uncarried_example(record.doc_id, record.source, chat)
             continue
-        answer = next(m["content"] for m in messages if m["role"] == "assistant")
-        yield _example(record.doc_id, record.source, messages, answer)
+        answer = next(turn_text(turn) for turn in chat.value if turn["role"] == "assistant")
+        yield _example(record.doc_id, record.source, chat, answer)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
         yield from _from_docstrings(config.docstrings, found, ctx.seed)
@@ -144,23 +147,26 @@ def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) 
 
 def _from_docstrings(config: DocstringChats, answers: Sequence[tuple[Answer, str]], seed: int) -> Iterator[Example]:
     """Yields "What does X do?" and "Complete: …" over all answers; the caller drops those that hold benchmark items."""
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.held_out import halves
     from stages.examples.items.tuning_examples import documented_answers, documented_id, question_about
 
     for kind, found in documented_answers(answers, {"what": config.what, "complete": config.complete}, seed, "conversations"):
         for answer, version in found:
             reply = " ".join(answer.of.sentences[: config.answer_sentences]) if kind == "what" else halves(answer.text)[1]
-            messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]
-            yield _example(documented_id(answer, version, kind), f"docs:{answer.of.package}", messages, answer.text)
+            messages: Messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]
+            yield _example(documented_id(answer, version, kind), f"docs:{answer.of.package}", Dialogue(messages, []), answer.text)
 
 
-def _example(doc_id: UUID, source: str, messages: Messages, answer: str) -> Example:
+def _example(doc_id: UUID, source: str, chat: Dialogue[Messages], answer: str) -> Example:
     from stages.examples.items.dialogue import contents
+    from stages.examples.items.tool_calls import not_written_out
     from stages.examples.items.tuning_examples import Example
 
-    text = contents(messages)
-    columns = {"messages": json.dumps(messages, ensure_ascii=False)}
-    return Example(doc_id, source, columns, tuple(m["content"] for m in messages), (text,), len(text), answer)
+    tools = not_written_out(chat.tools, chat.value)
+    text = contents(chat.value, tools)
+    columns = {"messages": json.dumps(chat.value, ensure_ascii=False), "tools": json.dumps(tools, ensure_ascii=False) if tools else None}
+    return Example(doc_id, source, columns, (text,), len(text), answer)
 
 
 STAGE = Stage(
@@ -181,6 +187,7 @@ STAGE = Stage(
         "files in four formats; a text in the field system is a system turn",
         "records whose fields mean more than is carried are dropped with a reason; system_prompt; a content as one part of text",
         "in scripts without spaces, the words of n-grams and of the split are characters",
+        "tools, calls, results and reasoning are carried; a chat that spells out a special token is kept",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from stages.corpus.text.ngrams import Index
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.dialogue import Pair
     from stages.examples.items.held_out import Answer
     from stages.examples.items.tuning_examples import Example
@@ -42,6 +43,8 @@ TABLE = SideTable(
         "prompt": Column("string", "the messages before the answer, as JSON"),
         "chosen": Column("string", "the better answer"),
         "rejected": Column("string", "the other one"),
+        "answers": Column("string", "both answers as turns, as JSON, the better one first, where one has more than content (tool_calls); else null"),
+        "tools": Column("string", "the definitions of the tools that may be called, as JSON; null without any"),
         "split": Column("string", "train or validation"),
     },
 )  # fmt: skip
@@ -140,14 +143,14 @@ def _examples(config: Preferences, benchmarks: Artifact | None, ctx: Context, in
     from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
-    def reader() -> Callable[[Mapping[str, JsonValue]], Pair]:
+    def reader() -> Callable[[Mapping[str, JsonValue]], Dialogue[Pair]]:
         return file_reader(PAIR_FORMATS, config.format, config.fields, ctx.node, {"conversations": CHAT_FORMATS})
 
     for record, pair in read_examples(ctx, reader, BadDialogueError, UncarriedError):
         if isinstance(pair, UncarriedError):
             yield uncarried_example(record.doc_id, record.source, pair)
             continue
-        yield _example(record.doc_id, record.source, pair, pair.chosen)
+        yield _example(record.doc_id, record.source, pair, pair.value.chosen)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
         yield from _from_docstrings(config, config.docstrings, found, ctx.seed, index)
@@ -161,6 +164,7 @@ def _from_docstrings(
     Answers of benchmark items are yielded too, with an empty wrong answer, so that the caller drops and counts them.
     """
     from stages.corpus.text.ngrams import find
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.dialogue import Pair
     from stages.examples.items.held_out import halves, wrong_answers
     from stages.examples.items.tuning_examples import documented_answers, documented_id, is_validation, question_about
@@ -176,18 +180,23 @@ def _from_docstrings(
                 if not others and not group[0]:
                     continue
                 pair = Pair([{"role": "user", "content": question_about(answer, kind)}], text, "" if group[0] else texts[others[0]])
-                yield _example(documented_id(answer, version, f"{kind} pair"), f"docs:{answer.of.package}", pair, answer.text)
+                yield _example(documented_id(answer, version, f"{kind} pair"), f"docs:{answer.of.package}", Dialogue(pair, []), answer.text)
 
 
-def _example(doc_id: UUID, source: str, pair: Pair, answer: str) -> Example:
+def _example(doc_id: UUID, source: str, read: Dialogue[Pair], answer: str) -> Example:
     from stages.examples.items.dialogue import contents
+    from stages.examples.items.tool_calls import not_written_out
     from stages.examples.items.tuning_examples import Example
 
-    prompt = contents(pair.prompt)
-    texts = (prompt, pair.chosen, pair.rejected)
-    columns = {"prompt": json.dumps(pair.prompt, ensure_ascii=False), "chosen": pair.chosen, "rejected": pair.rejected}
+    pair, tools = read.value, not_written_out(read.tools, read.value.prompt)
+    prompt = contents(pair.prompt, tools)
+    columns = {
+        "prompt": json.dumps(pair.prompt, ensure_ascii=False), "chosen": pair.chosen, "rejected": pair.rejected,
+        "answers": json.dumps(pair.turns, ensure_ascii=False) if pair.turns else None,
+        "tools": json.dumps(tools, ensure_ascii=False) if tools else None,
+    }  # fmt: skip
     searched = (f"{prompt}\n{pair.chosen}", f"{prompt}\n{pair.rejected}")
-    return Example(doc_id, source, columns, texts, searched, sum(map(len, texts)), answer)
+    return Example(doc_id, source, columns, searched, sum(map(len, (prompt, pair.chosen, pair.rejected))), answer)
 
 
 STAGE = Stage(
@@ -208,6 +217,7 @@ STAGE = Stage(
         "files in six formats; a text in the field system is a system turn",
         "records whose fields mean more than is carried are dropped with a reason; system_prompt, input; a content as one part of text",
         "in scripts without spaces, the words of n-grams and of the split are characters",
+        "tools, calls, results and reasoning are carried; a pair that spells out a special token is kept",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -29,7 +29,9 @@ from stages.training.run.training_tables import METRICS, PHASES, REWINDS, STEPS,
 
 if TYPE_CHECKING:
     import numpy as np
+    from pydantic import JsonValue
 
+    from stages.examples.items.chat_template import Message
     from stages.training.data.pairs import Encoded, PreferenceRecord
     from stages.training.model.config import ModelConfig
 
@@ -98,8 +100,8 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     known = {row["doc_id"]: row for row in parquet.read_rows(inputs["logprobs"].path / "logprobs.parquet")}
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form, last_only=True)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, last_only=True, tools=tools)
 
     parts = {}
     for part in ("train", "validation"):
@@ -139,8 +141,8 @@ def _refuse_too_few(config: DpoConfig, artifacts: Mapping[str, Artifact], ctx: C
     form = load_chat_format(artifacts["train_tokenizer"].path)
     rows = cast("list[PreferenceRecord]", list(parquet.read_rows(artifacts["preferences"].path / "preferences.parquet")))
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form, last_only=True)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, last_only=True, tools=tools)
 
     def sequences_of(records: Sequence[PreferenceRecord], ctx: Context) -> int:
         quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
@@ -200,6 +202,7 @@ STAGE = Stage(
         "model.json has conv_layers",
         "model.json has rope_free_layers",
         "chats by the chat template of the tokenizer",
+        "pairs with tools and reasoning; those of which the chat template leaves something out are left out",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,

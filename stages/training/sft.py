@@ -318,6 +318,7 @@ STAGE = Stage(
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; those that it refuses are left out",
+        "chats with tools and reasoning; those of which the chat template leaves something out are left out",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
 
+from stages.examples.items.tool_calls import without_nulls
 from stages.record.contract.declaration import Context, Outcome
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import SideTable
 from stages.record.store.external import refuse_copies
-from stages.record.tables.jsonl import BAD_RECORD, JsonRecord, base_name, decision_record_counts, read_user_records
+from stages.record.tables.jsonl import BAD_RECORD, JsonRecord, Row, base_name, decision_record_counts, is_parquet, read_user_records
 from stages.record.tables.parquet import TableRow, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def read_examples(
         read, faults, unread, readable = reader(), set[str](), 0, False
         for record in read_user_records(file, ctx):
             try:
-                value = read(record.value)
+                value = read(cast(Row, without_nulls(record.value)) if is_parquet(file) else record.value)
             except refused as error:
                 ctx.drop(str(error), record.where, record.text())
                 faults.add(str(error))

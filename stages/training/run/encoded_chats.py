@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     import numpy as np
+    from pydantic import JsonValue
 
+    from stages.examples.items.chat_template import Message
     from stages.record.contract.declaration import Artifact, Context
     from stages.training.data.pairs import ConversationRecord, Encoded
 
@@ -49,8 +51,8 @@ def encode_chats(
 
     form = load_chat_format(tokenizer.path)
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, tools=tools)
 
     split = {
         part: pairs.encode_conversations(
@@ -76,6 +78,7 @@ def encode_chats(
             f"No conversation is left to train on: {left_out['train'] or 'none is for training'}."
             + (f" The first: {split['train'].refused[0]}." if split["train"].refused else ""),
             where=f"node {ctx.node}",
-            do="Give other conversations; where they are too_long, a larger mix.seq_len helps; where they are refused_by_template, other roles.",
+            do="Give other conversations; where they are too_long, a larger mix.seq_len helps; where they are refused_by_template, other roles; "
+            "where they are template_without_tools or template_without_reasoning, a tokenizer whose chat template writes these.",
         )
     return split["train"], split["validation"], sequence_of

@@ -23,7 +23,7 @@ PAIR = Pair([USER], "ho", "no")
 
 
 def read(record: dict[str, Any], name: str = "auto") -> Pair:
-    return file_reader(PAIR_FORMATS, name, {}, "preferences", {})(record)
+    return file_reader(PAIR_FORMATS, name, {}, "preferences", {})(record).value
 
 
 @pytest.mark.parametrize(("record", "name"), [
