@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
 from stages.corpus.documents.documents import decisions_with
+from stages.examples.items.example_sources import ExampleSource, given_sources, source_fault, taken
 from stages.examples.items.field_mapping import AUTO
-from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
+from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, SourceName, Stage
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.settings import StageConfig
 
@@ -42,9 +45,11 @@ TABLE = SideTable(
         "messages": Column("string", "the messages as JSON: a list of role, content, and what else a turn has (reasoning_content, tool_calls)"),
         "tools": Column("string", "the definitions of the tools that may be called, as JSON; null without any"),
         "split": Column("string", "train or validation"),
+        "copies": Column("int32", "how often an epoch reads it"),
     },
 )  # fmt: skip
 DECISIONS = decisions_with({
+    "source": Column("string", "the recipe's source, or the file or documentation it is from"),
     "item": Column("string", "the held-out benchmark item in it; null where there is none"),
     "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
 })  # fmt: skip
@@ -76,6 +81,9 @@ class Conversations(StageConfig):
     fields: dict[str, str] = Field(default_factory=dict)
     """Field of the format -> field of your records, such as {prompt: question, completion: answer}. A dotted name (data.turns) leads into
     nested objects. Needs `format`."""
+    sources: dict[SourceName, ExampleSource] = Field(default_factory=dict)
+    """Further files by the name of their source, each with a format, a factor and a limit of its own, such as
+    {math: {files: math/*.parquet, format: metamath, factor: 0.5, max_examples: 20000}}."""
     docstrings: DocstringChats | None = None
     """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
@@ -85,18 +93,18 @@ class Conversations(StageConfig):
 
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Conversations:
-        if self.format != AUTO or self.fields:
+        if self.sources or self.format != AUTO or self.fields:
             from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
             from stages.examples.dialogue_formats.dialogue_format import mapping_fault
 
-            if fault := mapping_fault(CHAT_FORMATS, self.format, self.fields):
+            if fault := source_fault(self, partial(mapping_fault, CHAT_FORMATS)):
                 raise ValueError(fault)
         return self
 
     @property
     def off(self) -> str:
         """Why the node is off; empty if there are files or docstrings."""
-        given = self.files or self.docstrings
+        given = self.files or self.sources or self.docstrings
         return "" if given else "no conversations are given: set conversations.files or conversations.docstrings"
 
 
@@ -111,16 +119,18 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     from stages.examples.items.tuning_examples import NONE_LEFT, judge_examples
     from stages.record.tables.jsonl import counting
 
-    refuse_no_source(ctx, config.docstrings, "conversations", "chat/*.jsonl")
+    sources = given_sources(config)
+    refuse_no_source(ctx, sources, config.docstrings, "conversations", "chat/*.jsonl")
     index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
-    judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx), index, ctx.seed, config.validation_frac)
+    examples = _examples(config, sources, inputs.get("benchmarks"), ctx)
+    judged = taken(list(judge_examples(examples, index, ctx.seed, config.validation_frac)), sources, ctx)
     outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
     refuse_none_left(ctx, "conversation", outcome, bad, NONE_LEFT)
     return outcome
 
 
-def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
+def _examples(config: Conversations, sources: Mapping[str, ExampleSource], benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
     from stages.corpus.text.turns import turn_text
     from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.examples.dialogue_formats.dialogue_format import file_reader
@@ -131,15 +141,15 @@ def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) 
     from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
-    def reader() -> Callable[[Mapping[str, JsonValue]], Dialogue[Messages]]:
-        return file_reader(CHAT_FORMATS, config.format, config.fields, ctx.node, {"preferences": PAIR_FORMATS})
+    def reader(source: ExampleSource, place: str) -> Callable[[Mapping[str, JsonValue]], Dialogue[Messages]]:
+        return file_reader(CHAT_FORMATS, source.format, source.fields, place, {"preferences": PAIR_FORMATS})
 
-    for record, chat in read_examples(ctx, reader, BadDialogueError, UncarriedError):
-        if isinstance(chat, UncarriedError):
-            yield uncarried_example(record.doc_id, record.source, chat)
+    for read in read_examples(ctx, sources, reader, BadDialogueError, UncarriedError):
+        if isinstance(read.value, UncarriedError):
+            yield uncarried_example(read.doc_id, read.source, read.value, read.of)
             continue
-        answer = next(turn_text(turn) for turn in chat.value if turn["role"] == "assistant")
-        yield _example(record.doc_id, record.source, chat, answer)
+        answer = next(turn_text(turn) for turn in read.value.value if turn["role"] == "assistant")
+        yield replace(_example(read.doc_id, read.source, read.value, answer), of=read.of)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
         yield from _from_docstrings(config.docstrings, found, ctx.seed)
@@ -188,6 +198,7 @@ STAGE = Stage(
         "records whose fields mean more than is carried are dropped with a reason; system_prompt; a content as one part of text",
         "in scripts without spaces, the words of n-grams and of the split are characters",
         "tools, calls, results and reasoning are carried; a chat that spells out a special token is kept",
+        "sources with a factor and a limit; the column copies",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -106,7 +106,8 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     parts = {}
     for part in ("train", "validation"):
         scored = [r for r in records if r["split"] == part and r["doc_id"] in known]
-        encoded = pairs.encode_pairs(scored, render, shape.max_position_embeddings)
+        once = pairs.encode_pairs(scored, render, shape.max_position_embeddings)
+        encoded = pairs.repeated(once)
         references = np.zeros((len(encoded.records), 2))
         for number, record in enumerate(encoded.records):
             row = known[record["doc_id"]]
@@ -119,9 +120,11 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
                 )
             references[number] = row["chosen_logp"], row["rejected_logp"]
         parts[part] = (encoded, references)
-        left_out = sum(r["split"] == part for r in records) - len(encoded.records)
+        left_out = sum(r["split"] == part for r in records) - len(once.records)
         ctx.log(
-            f"{part}: {len(encoded.records)} pairs" + (f"; {left_out} that the reference did not score are left out" if left_out else "")
+            f"{part}: {len(once.records)} pairs"
+            + (f", read {len(encoded.records):,} times an epoch" if len(encoded.records) != len(once.records) else "")
+            + (f"; {left_out} that the reference did not score are left out" if left_out else "")
         )
     return parts
 
@@ -146,7 +149,7 @@ def _refuse_too_few(config: DpoConfig, artifacts: Mapping[str, Artifact], ctx: C
 
     def sequences_of(records: Sequence[PreferenceRecord], ctx: Context) -> int:
         quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
-        return len(pairs.encode_pairs([record for record in records if record["doc_id"] not in quotes], render, seq_len).records)
+        return len(pairs.repeated(pairs.encode_pairs([one for one in records if one["doc_id"] not in quotes], render, seq_len)).records)
 
     refuse_too_few(config, [row for row in rows if row["split"] == "train"], sequences_of, seq_len, ctx)
 
@@ -203,6 +206,7 @@ STAGE = Stage(
         "model.json has rope_free_layers",
         "chats by the chat template of the tokenizer",
         "pairs with tools and reasoning; those of which the chat template leaves something out are left out",
+        "pairs as often as an epoch reads them",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.recipe import validated
 from stages.record.contract.states import NodeState
-from stages.record.run.runner import Result
+from stages.record.run.runner import Event, Result
 from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
@@ -90,6 +93,7 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
     assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 2
 
 
+CALLED = {"name": "f", "arguments": "{}"}
 ALPACA = [
     {"instruction": f"Add one to {n}.", "input": "Briefly." if n % 2 else "", "output": f"It is {n + 1}.", "source": "sums"}
     for n in range(30)
@@ -225,6 +229,86 @@ def test_tools_are_in_a_column_and_their_results_are_searched_for_items(tmp_path
     artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "a.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert [row["tools"] for row in rows_of(artifact)] == [None, json.dumps([tool]), None]
     assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 1}
+
+
+def test_sources_have_formats_factors_and_limits_of_their_own_in_the_key_and_the_counts(tmp_path: Path, benchmarks: Artifact) -> None:
+    """Catches: a source read in another's format, a factor that is not in the key, examples that are dropped without a reason."""
+    own = [chat(f"Question {i}?", f"Answer number {i}.") for i in range(20)]
+    renamed = [{"q": f"Twice {i}?", "a": f"It is {2 * i}."} for i in range(40)]
+    sources: dict[str, Any] = {
+        "sums": {"files": made.jsonl(tmp_path / "alpaca.jsonl", ALPACA), "factor": 2},
+        "twice": {
+            "files": made.jsonl(tmp_path / "twice.jsonl", renamed), "format": "prompt_completion", "fields": {"prompt": "q", "completion": "a"},
+            "max_examples": 10,
+        },
+    }  # fmt: skip
+    events: list[Event] = []
+    config = {"files": [made.jsonl(tmp_path / "own.jsonl", own)], "sources": sources}
+    artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home", events=events)
+    lines = [str(event.values.get("line")) for event in events]
+    rows = rows_of(artifact)
+    copies = {
+        name: sorted({row["copies"] for row in rows if row["source"] == name and row["split"] == "train"})
+        for name in ("own", "sums", "twice")
+    }
+    assert copies == {"own": [1], "sums": [2], "twice": [1]} and {row["copies"] for row in rows if row["split"] == "validation"} == {1}
+    assert [row["source"] for row in rows] == ["own"] * 20 + ["sums"] * 30 + ["twice"] * 10
+    assert artifact.manifest["record_counts"]["dropped"] == {"beyond_max_examples": 30}
+    decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
+    assert Counter((d["source"], d["reason"]) for d in decisions) == {
+        ("own", None): 20, ("sums", None): 30, ("twice", None): 10, ("twice", "beyond_max_examples"): 30,
+    }  # fmt: skip
+    often = sum(row["copies"] for row in rows if row["source"] == "sums")
+    assert {f"source sums: 30 of 30 kept, read {often} times an epoch", "source twice: 10 of 40 kept (30 beyond_max_examples)"} <= set(
+        lines
+    )
+    parts = artifact.manifest["key_parts"]
+    assert (
+        set(parts["files"]) == {"files", "sources.sums.files", "sources.twice.files"} and "files" not in parts["config"]["sources"]["sums"]
+    )
+    sources["sums"]["factor"] = 1.5
+    assert run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home").manifest["key"] != artifact.manifest["key"]
+
+
+HOSTILE: list[Any] = [
+    {"messages": None}, {"messages": {}}, {"messages": [None]}, {"messages": [[]]}, {"messages": [{"role": 3, "content": "x"}]},
+    {"messages": [{"role": "user", "content": {"a": 1}}]}, {"messages": [{"role": "assistant", "content": 3, "tool_calls": [CALLED]}]},
+    {"messages": [{"role": "assistant", "content": [1, 2]}]}, {"messages": [{"role": None, "tool_calls": [CALLED]}]},
+]  # fmt: skip
+CALLS: list[Any] = [[{}], [None], [[CALLED]], "{", [{"function": 3}], [{"function": {"name": None}}], {"name": ["f"]}]
+SET_ASIDE = [{"messages": [{"role": "assistant", "tool_calls": calls}]} for calls in CALLS]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_hostile_rows_are_counted_and_end_no_run(tmp_path: Path, benchmarks: Artifact, ending: str) -> None:
+    """Catches: an exception of a row that is neither read nor refused. A column of Parquet has one type, so that each row has a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    good = chat("a", "b")
+    files = []
+    dated = [
+        {"name": "f", "arguments": {"at": value}} for value in (datetime(2026, 1, 1, tzinfo=UTC), float("nan"), b"\xff", Decimal("1.5"))
+    ]
+    of_parquet = [{"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in dated if ending == "parquet"]
+    of_parquet += [chat("a", "b", tools=[dated[0]])] if ending == "parquet" else []
+    for number, row in enumerate([*HOSTILE, *SET_ASIDE, *of_parquet]):
+        path = tmp_path / f"r{number}.{ending}"
+        if ending == "jsonl":
+            made.jsonl(path, [good, row])
+        else:
+            try:
+                pq.write_table(pa.Table.from_pylist([good, row | {"id": number}]), path)
+            except (pa.ArrowException, TypeError):
+                continue
+        files.append(str(path))
+    outcome = run_stage(STAGE, {"files": files, "max_bad_records": 99}, {"benchmarks": benchmarks}, tmp_path / "home")
+    counts = outcome.manifest["record_counts"]
+    assert counts["rows_in"] == 2 * len(files) and counts["kept"] >= len(files) > 3
+    if ending == "parquet":
+        assert counts["dropped"]["tools"] >= 5
+    if ending == "jsonl":
+        assert counts["dropped"] == {"bad_record": len(HOSTILE) + 2, "tools": 5} and counts["kept"] == len(files)
 
 
 def test_a_file_of_nothing_but_calls_is_refused_with_the_reason(tmp_path: Path, benchmarks: Artifact) -> None:

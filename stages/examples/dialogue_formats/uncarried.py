@@ -42,6 +42,7 @@ class UncarriedReason(StrEnum):
     EMPTY_TURN = "empty_turn"
     UNANSWERED = "unanswered"
     ANSWER_TURNS = "answer_turns"
+    ONE_ANSWER = "one_answer"
     TIE = "tie"
 
 
@@ -83,6 +84,7 @@ CAUSES: Mapping[str, tuple[str, str]] = {
     UncarriedReason.ANSWER_TURNS: (
         "have answers of several turns, as where each calls a tool of its own", "Give pairs whose answers are one turn each.",
     ),
+    UncarriedReason.ONE_ANSWER: ("have one answer to their prompt", "Give two rows or more with the same prompt, one after another."),
     UncarriedReason.TIE: ("prefer none of their answers", "Give pairs of a better and a worse answer."),
 }  # fmt: skip
 """Reason -> (what such records do, what to do about it)."""

@@ -9,6 +9,7 @@ Source: the API of OpenAI (tools, tool_calls; before them functions, function_ca
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,7 @@ def _definition(value: JsonValue, field: str) -> JsonValue:
     if isinstance(value, dict):
         function = value.get("function", {name: one for name, one in value.items() if name != "type"})
         if isinstance(function, dict) and isinstance(function.get("name"), str) and "input_schema" not in function:
-            return {"type": "function", "function": function}
+            return {"type": "function", "function": _as_json(function, field)}
     raise UncarriedError(UncarriedReason.TOOLS, field)
 
 
@@ -88,7 +89,20 @@ def _call(value: JsonValue, where: str) -> JsonValue:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise UncarriedError(UncarriedReason.TOOLS, where)
     identity = {"id": value["id"]} if isinstance(value.get("id"), str) else {}
-    return {**identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {**identity, "type": "function", "function": {"name": name, "arguments": _as_json(arguments, where)}}
+
+
+def _as_json(value: JsonValue, where: str) -> JsonValue:
+    """Returns a value.
+
+    Raises:
+        UncarriedError: It is not JSON, as a date or a NaN of a Parquet file is not.
+    """
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        raise UncarriedError(UncarriedReason.TOOLS, where) from None
+    return value
 
 
 def _listed(value: JsonValue, where: str) -> list[JsonValue]:

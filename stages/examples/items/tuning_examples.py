@@ -29,10 +29,14 @@ class TuningReason(StrEnum):
     """Why a conversation or a preference pair is dropped."""
 
     HELD_OUT = "held_out"
+    BEYOND_FACTOR = "beyond_factor"
+    BEYOND_MAX_EXAMPLES = "beyond_max_examples"
 
 
 NONE_LEFT: Mapping[str, tuple[str, str]] = {
     TuningReason.HELD_OUT: ("hold an item of a benchmark", "Give other files than the benchmarks themselves."),
+    TuningReason.BEYOND_FACTOR: ("are not in the part of their source that its factor takes", "Raise the factor of the source."),
+    TuningReason.BEYOND_MAX_EXAMPLES: ("are beyond max_examples of their source", "Raise max_examples of the source."),
     **CAUSES,
 }
 """Reason -> (what most records do if none is left, what to do about it)."""
@@ -50,6 +54,7 @@ class Example:
         chars: Size in the record counts.
         answer: Answer whose hash decides the split.
         uncarried: Why training would not carry it; None if it does.
+        of: Name of the recipe's source that it is of; empty for others.
     """
 
     doc_id: UUID
@@ -59,6 +64,7 @@ class Example:
     chars: int
     answer: str
     uncarried: UncarriedError | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,13 @@ class ClearedExample:
         decision: Row of decisions/.
         row: Row of the table; None if the example is dropped.
         chars: Size in the record counts.
+        of: As in Example.
     """
 
     decision: dict[str, UUID | str | None]
-    row: dict[str, UUID | str | None] | None
+    row: dict[str, UUID | str | int | None] | None
     chars: int
+    of: str = ""
 
 
 def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[ClearedExample]:
@@ -93,20 +101,20 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
         reason = reason or (TuningReason.HELD_OUT if found else "")
         item = f"{found[0].task}/{found[0].item_id}" if found else None
         verdict = "dropped" if reason else "kept"
-        row: dict[str, UUID | str | None] | None = None
+        row: dict[str, UUID | str | int | None] | None = None
         if not reason:
             split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
-            row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
+            row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split, "copies": 1}
         field = example.uncarried.field if example.uncarried else None
         decision: dict[str, UUID | str | None] = {
-            "doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item, "field": field
+            "doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "source": example.source, "item": item, "field": field
         }  # fmt: skip
-        yield ClearedExample(decision, row, example.chars)
+        yield ClearedExample(decision, row, example.chars, example.of)
 
 
-def uncarried_example(doc_id: UUID, source: str, error: UncarriedError) -> Example:
-    """Returns the example of a record that training would not carry. Its texts are not read, so it counts no characters."""
-    return Example(doc_id, source, {}, (), 0, "", error)
+def uncarried_example(doc_id: UUID, source: str, error: UncarriedError, of: str) -> Example:
+    """Returns the example of a record that training would not carry. Its texts are not read, so it counts no characters. of: as in Example."""
+    return Example(doc_id, source, {}, (), 0, "", error, of)
 
 
 def is_validation(answer: str, seed: int, validation_frac: float) -> bool:

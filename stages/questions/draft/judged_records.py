@@ -15,10 +15,13 @@ from stages.examples.benchmarks.tasks import AmbiguousFormatError, format_of
 from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
 from stages.examples.dialogue_formats.dialogue_format import Dialogue, file_reader
 from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.dialogue_formats.pair_helpsteer import joined
 from stages.examples.dialogue_formats.uncarried import CAUSES, UncarriedError
 from stages.examples.items.benchmark_format import BadItemError
 from stages.examples.items.dialogue import BadDialogueError, Messages, OtherFormatError, Pair
 from stages.examples.items.field_mapping import AUTO
+from stages.record.contract.declaration import ExternalFile
+from stages.record.tables.jsonl import JsonRecord
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -62,7 +65,8 @@ def unread_dialogues(chats: bool, records: Sequence[Mapping[str, JsonValue]]) ->
     """
     if chats:
         return _unread(file_reader(CHAT_FORMATS, AUTO, {}, "conversations", {}), _chat_bytes, records)
-    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, "preferences", {}), _pair_bytes, records)
+    rows = joined((JsonRecord(ExternalFile("", 0, ""), number, dict(record)) for number, record in enumerate(records)), {})
+    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, "preferences", {}), _pair_bytes, [row.value for row in rows])
 
 
 def _chat_bytes(chat: Dialogue[Messages]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
@@ -31,11 +31,12 @@ Render = Callable[[Sequence[Message], Sequence["JsonValue"]], tuple[list[int], l
 
 
 class TuningRecord(TypedDict):
-    """The columns that conversations and preference pairs share."""
+    """The columns that conversations and preference pairs share. copies: how often an epoch reads it."""
 
     doc_id: UUID
     source: str
     split: str
+    copies: int
 
 
 class ConversationRecord(TuningRecord):
@@ -218,6 +219,15 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
     return out
 
 
+def repeated(encoded: Encoded[Record]) -> Encoded[Record]:
+    """Returns the records and their items as often as an epoch reads each of them (`copies`), copies one after another."""
+    each = len(encoded.items) // max(1, len(encoded.records))
+    copies = [record["copies"] if "copies" in record else 1 for record in encoded.records]
+    records = [record for record, count in zip(encoded.records, copies, strict=True) for _ in range(count)]
+    items = [item for at, count in enumerate(copies) for _ in range(count) for item in encoded.items[at * each : (at + 1) * each]]
+    return replace(encoded, records=records, items=items)
+
+
 def refusals(what: str, encoded: Encoded[Record]) -> str:
     """Returns how many records the chat template refuses, and what it says of the first; empty if none. what: as of `context_advice`."""
     total, found = len(encoded.records) + len(encoded.dropped), len(encoded.refused)
@@ -247,8 +257,8 @@ def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:
     left = sum(tokens > doubled for tokens in encoded.too_long)
     twice = f"mix.seq_len={doubled} would leave out {left:,} ({left / total:.1%}), " if left else ""
     return (
-        f"{found:,} of {total:,} {what} ({found / total:.1%}) are longer than the {seq_len:,} tokens of the model's context, which mix.seq_len "
-        f"sets: {twice}mix.seq_len={holds_all} none"
+        f"{found:,} of {total:,} {what} ({found / total:.1%}), with {sum(encoded.too_long):,} tokens, are left out: they are longer than the {seq_len:,} "
+        f"tokens of the model's context, which mix.seq_len sets: {twice}mix.seq_len={holds_all} none"
     )
 
 

@@ -54,17 +54,20 @@ def encode_chats(
     def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
         return chat.render(messages, form, tools=tools)
 
-    split = {
+    encoded_once = {
         part: pairs.encode_conversations(
             [r for r in records if r["split"] == part], render, seq_len, quotes if part == "train" else (), too_long == "whole_turns"
         )
         for part in ("train", "validation")
     }
+    split = {part: pairs.repeated(encoded) for part, encoded in encoded_once.items()}
     sequence_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), seq_len) for part, e in split.items()}
     left_out = {part: ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items()) for part, encoded in split.items()}
-    for part, encoded in split.items():
+    for part, encoded in encoded_once.items():
+        often = len(split[part].items)
         ctx.log(
             f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
+            + (f", read {often:,} times an epoch" if often != len(encoded.items) else "")
             + (f"; left out: {left_out[part]}" if left_out[part] else "")
         )
         if refused := pairs.refusals(f"{part} conversations", encoded):

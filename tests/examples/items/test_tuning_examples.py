@@ -49,7 +49,7 @@ def test_the_split_goes_by_the_words_of_the_answer(index: Index) -> None:
     splits = [row["split"] for row in rows if row]
     assert splits == ["validation" if is_validation(f"  {a.upper()} !", 7, 0.3) else "train" for a in answers]
     assert 30 < splits.count("validation") < 90
-    assert rows[0] == {"doc_id": UUID(int=1), "source": "mine", "messages": "[]", "split": splits[0]}
+    assert rows[0] == {"doc_id": UUID(int=1), "source": "mine", "messages": "[]", "split": splits[0], "copies": 1}
 
 
 def documented(number: int, kind: str = "function", ordinal: int = 0) -> tuple[Answer, str]:

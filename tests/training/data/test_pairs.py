@@ -74,10 +74,10 @@ def test_the_advice_says_what_a_longer_context_would_keep() -> None:
     assert pairs.context_advice("conversations", encoded, 256) == ""
     encoded.dropped.extend([({}, pairs.ExampleReason.TOO_LONG)] * 3)  # type: ignore[list-item]
     encoded.too_long.extend([300, 512, 512])
-    start = "3 of 10 conversations (30.0%) are longer than the 256 tokens of the model's context, which mix.seq_len sets: "
-    assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 none"
+    start = "3 of 10 conversations (30.0%), with {} tokens, are left out: they are longer than the 256 tokens of the model's context, which mix.seq_len sets: "
+    assert pairs.context_advice("conversations", encoded, 256) == start.format("1,324") + "mix.seq_len=512 none"
     encoded.too_long[:] = [300, 513, 1025]
-    assert pairs.context_advice("conversations", encoded, 256) == start + "mix.seq_len=512 would leave out 2 (20.0%), mix.seq_len=2048 none"
+    assert pairs.context_advice("conversations", encoded, 256) == start.format("1,838") + "mix.seq_len=512 would leave out 2 (20.0%), mix.seq_len=2048 none"
 
 
 @pytest.mark.parametrize(("mask", "kept"), [([0, 1], True), ([0, 1, 0], True), ([1, 0], False), ([1], False), ([0, 0, 1], True), ([0, 1, 1, 1], False)])
@@ -159,3 +159,14 @@ def test_the_answers_of_a_pair_are_its_turns_where_it_has_them() -> None:
     pairs.encode_pairs([row, row | {"answers": json.dumps(turns), "tools": None}], kept, 9)  # type: ignore[arg-type, list-item]
     texts = [{"role": "assistant", "content": side} for side in "xy"]
     assert rendered == [*(([ASKED, one], [TOOL]) for one in texts), *(([ASKED, one], []) for one in turns)]
+
+
+def test_records_are_repeated_as_often_as_an_epoch_reads_them() -> None:
+    rows = [conversation(("user", "q"), ("assistant", "a" * n)) | {"copies": n} for n in (1, 3, 2)]
+    again = pairs.repeated(pairs.encode_conversations(rows, render, 99))
+    assert [row["copies"] for row in again.records] == [1, 3, 3, 3, 2, 2] and [len(ids) for ids, _ in again.items] == [3, 5, 5, 5, 4, 4]
+    pair = {"doc_id": 1, "source": "s", "prompt": json.dumps([ASKED]), "chosen": "yes", "rejected": "no", "copies": 2}
+    both = pairs.repeated(pairs.encode_pairs([pair], render, 99))  # type: ignore[list-item]
+    assert len(both.records) == 2 and [len(ids) for ids, _ in both.items] == [7, 6, 7, 6]
+    once = pairs.encode_conversations([conversation(("user", "q"), ("assistant", "a"))], render, 99)
+    assert pairs.repeated(once).records == once.records, "of a version without copies"
