@@ -63,13 +63,13 @@ class UnexpressedError(RefusedChatError):
 
 @dataclass(frozen=True)
 class Probes:
-    """Texts that stand for those of a chat, each for one. found: all that were given out."""
+    """Texts that stand for those of a chat, each for one: names that no template escapes. found: all that were given out."""
 
     found: list[str] = field(default_factory=list)
 
     def new(self) -> str:
         """Returns another one; none is part of another."""
-        self.found.append(f"{PROBE}{len(self.found)}{PROBE}")
+        self.found.append(f"loam_{len(self.found)}_probe")
         return self.found[-1]
 
     def thought(self, message: Message) -> Message:

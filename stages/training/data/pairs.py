@@ -182,10 +182,13 @@ def encode_conversations(
 def _whole_turns(
     messages: Sequence[Message], tools: Sequence[JsonValue], render: Render, seq_len: int
 ) -> tuple[list[int], list[int]] | None:
-    """Returns (ids, mask) of the longest beginning of a conversation that ends with an answer and fits the context; None if none does."""
+    """Returns (ids, mask) of the longest beginning that ends with an answer, that the template takes and that fits the context; None without one."""
     ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
     for end in reversed(ends[:-1] if ends and ends[-1] == len(messages) else ends):
-        ids, mask = render(messages[:end], tools)
+        try:
+            ids, mask = render(messages[:end], tools)
+        except RefusedChatError:
+            continue
         if len(ids) <= seq_len:
             return ids, mask
     return None

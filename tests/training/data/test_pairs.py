@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.examples.items.chat_template import compile_template
+from stages.examples.items.chat_template import RefusedChatError, compile_template
 from stages.training.data import pairs
 from stages.training.data.reader import SequenceReader, write_sequence_files
 from tests.training.made import render
@@ -170,3 +170,16 @@ def test_records_are_repeated_as_often_as_an_epoch_reads_them() -> None:
     assert len(both.records) == 2 and [len(ids) for ids, _ in both.items] == [7, 6, 7, 6]
     once = pairs.encode_conversations([conversation(("user", "q"), ("assistant", "a"))], render, 99)
     assert pairs.repeated(once).records == once.records, "of a version without copies"
+
+
+def test_a_beginning_that_the_template_refuses_is_passed_over_for_a_shorter_one() -> None:
+    """Catches: a chat that is lost because one of its beginnings cannot be rendered, as one that ends with a call."""
+    turns = [("user", "q"), ("assistant", "a"), ("user", "q"), ("assistant", "bb"), ("user", "q"), ("assistant", "c" * 9)]
+
+    def refusing(messages: list, tools: list) -> tuple[list[int], list[int]]:
+        if len(messages) == 4:
+            raise RefusedChatError("no")
+        return render(messages)
+
+    encoded = pairs.encode_conversations([conversation(*turns)], refusing, 9, whole_turns=True)  # type: ignore[arg-type]
+    assert [len(ids) for ids, _ in encoded.items] == [3] and encoded.cut == [(1, 12)] and not encoded.refused
