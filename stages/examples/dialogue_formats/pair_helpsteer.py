@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from stages.examples.dialogue_formats.dialogue_format import SYSTEM, DialogueFormat, with_system
 from stages.examples.dialogue_formats.pair_ultrafeedback import best_and_worst, rated
 from stages.examples.dialogue_formats.uncarried import UncarriedError, UncarriedReason
-from stages.examples.items.dialogue import Messages, Pair, checked_pair, read_text, read_turns
+from stages.examples.items.dialogue import BadDialogueError, Messages, Pair, checked_pair, read_text, read_turns
 from stages.examples.items.field_mapping import value_at
 
 if TYPE_CHECKING:
@@ -40,11 +40,14 @@ class HelpSteerFormat(DialogueFormat[Pair]):
         """Returns the pair of a record; see DialogueFormat.value.
 
         Raises:
+            BadDialogueError: There are not as many scores as answers.
             UncarriedError: There is one answer.
         """
         answers, scores = record[ANSWER], record[SCORE]
         if not isinstance(answers, list) or not isinstance(scores, list):
             raise UncarriedError(UncarriedReason.ONE_ANSWER, ANSWER)
+        if len(answers) != len(scores):
+            raise BadDialogueError(f"{ANSWER} and {SCORE} are lists of {len(answers)} and {len(scores)} values")
         rows: list[JsonValue] = [{ANSWER: answer, SCORE: score} for answer, score in zip(answers, scores, strict=True)]
         chosen, rejected = best_and_worst(rated(rows, "rows", ANSWER, SCORE), SCORE)
         return checked_pair(with_system(record, _turns(read_text(record[PROMPT], PROMPT))), chosen, rejected)

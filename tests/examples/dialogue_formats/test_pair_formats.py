@@ -212,6 +212,8 @@ def test_the_turns_of_a_prompt_of_helpsteer_are_turns() -> None:
 def test_hostile_rows_of_helpsteer_are_named(row: dict[str, Any], found: list[tuple[int, str]]) -> None:
     first, second = helpsteer("hi", ("ho", 3), ("no", 1))
     assert read_rows([first, second | row]) == found
+    uneven = first | {"response": ["ho", "no"], "helpfulness": [1]}
+    assert read_rows([uneven]) == [(1, "response and helpfulness are lists of 2 and 1 values")]
     del second["helpfulness"]
     assert read_rows([first, second]) == [(1, "one_answer"), (2, "the field 'helpfulness' is missing")]
 
