@@ -193,6 +193,7 @@ def _search(index: Index, where: str, texts: Iterable[tuple[UUID, str | None, st
 
 def _dialogues(path: Path, role: str) -> Iterable[tuple[UUID, None, str]]:
     """Yields (doc_id, None, text) of every record of the training split; the text of a pair holds both answers."""
+    from stages.corpus.text.turns import tools_of
     from stages.examples.items.dialogue import contents
     from stages.record.tables.parquet import read_rows
 
@@ -200,9 +201,9 @@ def _dialogues(path: Path, role: str) -> Iterable[tuple[UUID, None, str]]:
         if row["split"] != "train":
             continue
         if role == "conversations":
-            yield row["doc_id"], None, contents(json.loads(row["messages"]))
+            yield row["doc_id"], None, contents(json.loads(row["messages"]), tools_of(row.get("tools")))
         else:
-            prompt = contents(json.loads(row["prompt"]))
+            prompt = contents(json.loads(row["prompt"]), tools_of(row.get("tools")))
             yield row["doc_id"], None, f"{prompt}\n{row['chosen']}\n{prompt}\n{row['rejected']}"
 
 
@@ -327,6 +328,7 @@ STAGE = Stage(
         "first version", "the index of the benchmarks; words as under NFKC_Casefold",
         "in scripts without spaces, n-grams are of characters; items too short to be searched for are no clean items",
         "the averages of groups; items too short to be searched for are called not searchable",
+        "reasoning, and tools with their calls and results, are searched",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )  # fmt: skip

@@ -1,10 +1,10 @@
 """conversations: collects conversations for supervised fine-tuning, removes benchmark items, splits them into train and validation.
 
-Guarantee: a chat with a field that training does not carry (tools, weights, reasoning apart from the answer and others, see
-stages/examples/dialogue_formats/uncarried.py) is dropped and counted by its reason. No conversation holds a benchmark item; the stage searches
-with the same n-gram index that decontaminates documents. (Without benchmarks, nothing is searched for.) A hash of the answer's words decides
-the split, in the same way in conversations and preferences. So with equal validation_frac, no answer of a held-out preference pair is in the
-training split of the conversations.
+Guarantee: tools, their calls and results, and reasoning beside an answer are in the row as a chat template reads them. A chat with a field that
+training does not carry (weights, images and others, see stages/examples/dialogue_formats/uncarried.py) is dropped and counted by its reason. No
+conversation holds a benchmark item; the stage searches with the same n-gram index that decontaminates documents. (Without benchmarks, nothing is
+searched for.) A hash of the answer's words decides the split, in the same way in conversations and preferences. So with equal validation_frac, no
+answer of a held-out preference pair is in the training split of the conversations.
 Cost: one pass over the files, about 10 MB/s.
 Source: stages/examples/dialogue_formats/chat_formats.py lists the formats of files; n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
 from stages.corpus.documents.documents import decisions_with
+from stages.examples.items.example_sources import ExampleSource, given_sources, source_fault, taken
 from stages.examples.items.field_mapping import AUTO
-from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
+from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, SourceName, Stage
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.settings import StageConfig
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.dialogue import Messages
     from stages.examples.items.held_out import Answer
     from stages.examples.items.tuning_examples import Example
@@ -38,11 +42,14 @@ TABLE = SideTable(
     {
         "doc_id": Column("uuid", "the conversation"),
         "source": Column("string", "the file or documentation it is from"),
-        "messages": Column("string", "the messages as JSON: a list of role and content"),
+        "messages": Column("string", "the messages as JSON: a list of role, content, and what else a turn has (reasoning_content, tool_calls)"),
+        "tools": Column("string", "the definitions of the tools that may be called, as JSON; null without any"),
         "split": Column("string", "train or validation"),
+        "copies": Column("int32", "how often an epoch reads it"),
     },
 )  # fmt: skip
 DECISIONS = decisions_with({
+    "source": Column("string", "the recipe's source, or the file or documentation it is from"),
     "item": Column("string", "the held-out benchmark item in it; null where there is none"),
     "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
 })  # fmt: skip
@@ -74,6 +81,9 @@ class Conversations(StageConfig):
     fields: dict[str, str] = Field(default_factory=dict)
     """Field of the format -> field of your records, such as {prompt: question, completion: answer}. A dotted name (data.turns) leads into
     nested objects. Needs `format`."""
+    sources: dict[SourceName, ExampleSource] = Field(default_factory=dict)
+    """Further files by the name of their source, each with a format, a factor and a limit of its own, such as
+    {math: {files: math/*.parquet, format: metamath, factor: 0.5, max_examples: 20000}}."""
     docstrings: DocstringChats | None = None
     """Conversations from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
@@ -83,18 +93,18 @@ class Conversations(StageConfig):
 
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Conversations:
-        if self.format != AUTO or self.fields:
+        if self.sources or self.format != AUTO or self.fields:
             from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
             from stages.examples.dialogue_formats.dialogue_format import mapping_fault
 
-            if fault := mapping_fault(CHAT_FORMATS, self.format, self.fields):
+            if fault := source_fault(self, partial(mapping_fault, CHAT_FORMATS)):
                 raise ValueError(fault)
         return self
 
     @property
     def off(self) -> str:
         """Why the node is off; empty if there are files or docstrings."""
-        given = self.files or self.docstrings
+        given = self.files or self.sources or self.docstrings
         return "" if given else "no conversations are given: set conversations.files or conversations.docstrings"
 
 
@@ -109,16 +119,19 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     from stages.examples.items.tuning_examples import NONE_LEFT, judge_examples
     from stages.record.tables.jsonl import counting
 
-    refuse_no_source(ctx, config.docstrings, "conversations", "chat/*.jsonl")
+    sources = given_sources(config)
+    refuse_no_source(ctx, sources, config.docstrings, "conversations", "chat/*.jsonl")
     index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
-    judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx), index, ctx.seed, config.validation_frac)
+    examples = _examples(config, sources, inputs.get("benchmarks"), ctx)
+    judged = taken(list(judge_examples(examples, index, ctx.seed, config.validation_frac)), sources, ctx)
     outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
     refuse_none_left(ctx, "conversation", outcome, bad, NONE_LEFT)
     return outcome
 
 
-def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
+def _examples(config: Conversations, sources: Mapping[str, ExampleSource], benchmarks: Artifact | None, ctx: Context) -> Iterator[Example]:
+    from stages.corpus.text.turns import turn_text
     from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.examples.dialogue_formats.dialogue_format import file_reader
     from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
@@ -128,15 +141,15 @@ def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) 
     from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
-    def reader() -> Callable[[Mapping[str, JsonValue]], Messages]:
-        return file_reader(CHAT_FORMATS, config.format, config.fields, ctx.node, {"preferences": PAIR_FORMATS})
+    def reader(source: ExampleSource, place: str) -> Callable[[Mapping[str, JsonValue]], Dialogue[Messages]]:
+        return file_reader(CHAT_FORMATS, source.format, source.fields, place, {"preferences": PAIR_FORMATS})
 
-    for record, messages in read_examples(ctx, reader, BadDialogueError, UncarriedError):
-        if isinstance(messages, UncarriedError):
-            yield uncarried_example(record.doc_id, record.source, messages)
+    for read in read_examples(ctx, sources, reader, BadDialogueError, UncarriedError):
+        if isinstance(read.value, UncarriedError):
+            yield uncarried_example(read.doc_id, read.source, read.value, read.of)
             continue
-        answer = next(m["content"] for m in messages if m["role"] == "assistant")
-        yield _example(record.doc_id, record.source, messages, answer)
+        answer = next(turn_text(turn) for turn in read.value.value if turn["role"] == "assistant")
+        yield replace(_example(read.doc_id, read.source, read.value, answer), of=read.of)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
         yield from _from_docstrings(config.docstrings, found, ctx.seed)
@@ -144,23 +157,26 @@ def _examples(config: Conversations, benchmarks: Artifact | None, ctx: Context) 
 
 def _from_docstrings(config: DocstringChats, answers: Sequence[tuple[Answer, str]], seed: int) -> Iterator[Example]:
     """Yields "What does X do?" and "Complete: …" over all answers; the caller drops those that hold benchmark items."""
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.held_out import halves
     from stages.examples.items.tuning_examples import documented_answers, documented_id, question_about
 
     for kind, found in documented_answers(answers, {"what": config.what, "complete": config.complete}, seed, "conversations"):
         for answer, version in found:
             reply = " ".join(answer.of.sentences[: config.answer_sentences]) if kind == "what" else halves(answer.text)[1]
-            messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]
-            yield _example(documented_id(answer, version, kind), f"docs:{answer.of.package}", messages, answer.text)
+            messages: Messages = [{"role": "user", "content": question_about(answer, kind)}, {"role": "assistant", "content": reply}]
+            yield _example(documented_id(answer, version, kind), f"docs:{answer.of.package}", Dialogue(messages, []), answer.text)
 
 
-def _example(doc_id: UUID, source: str, messages: Messages, answer: str) -> Example:
+def _example(doc_id: UUID, source: str, chat: Dialogue[Messages], answer: str) -> Example:
     from stages.examples.items.dialogue import contents
+    from stages.examples.items.tool_calls import not_written_out
     from stages.examples.items.tuning_examples import Example
 
-    text = contents(messages)
-    columns = {"messages": json.dumps(messages, ensure_ascii=False)}
-    return Example(doc_id, source, columns, tuple(m["content"] for m in messages), (text,), len(text), answer)
+    tools = not_written_out(chat.tools, chat.value)
+    text = contents(chat.value, tools)
+    columns = {"messages": json.dumps(chat.value, ensure_ascii=False), "tools": json.dumps(tools, ensure_ascii=False) if tools else None}
+    return Example(doc_id, source, columns, (text,), len(text), answer)
 
 
 STAGE = Stage(
@@ -181,6 +197,8 @@ STAGE = Stage(
         "files in four formats; a text in the field system is a system turn",
         "records whose fields mean more than is carried are dropped with a reason; system_prompt; a content as one part of text",
         "in scripts without spaces, the words of n-grams and of the split are characters",
+        "tools, calls, results and reasoning are carried; a chat that spells out a special token is kept",
+        "sources with a factor and a limit; the column copies",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
 from stages.corpus.documents.documents import decisions_with
+from stages.examples.items.example_sources import ExampleSource, given_sources, source_fault, taken
 from stages.examples.items.field_mapping import AUTO
-from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, Stage
+from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, SourceName, Stage
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.settings import StageConfig
@@ -30,9 +33,11 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from stages.corpus.text.ngrams import Index
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.dialogue import Pair
     from stages.examples.items.held_out import Answer
     from stages.examples.items.tuning_examples import Example
+    from stages.record.tables.jsonl import JsonRecord
 
 TABLE = SideTable(
     "preferences", "preferences", "a preference pair",
@@ -42,10 +47,14 @@ TABLE = SideTable(
         "prompt": Column("string", "the messages before the answer, as JSON"),
         "chosen": Column("string", "the better answer"),
         "rejected": Column("string", "the other one"),
+        "answers": Column("string", "both answers as turns, as JSON, the better one first, where one has more than content (tool_calls); else null"),
+        "tools": Column("string", "the definitions of the tools that may be called, as JSON; null without any"),
         "split": Column("string", "train or validation"),
+        "copies": Column("int32", "how often an epoch reads it"),
     },
 )  # fmt: skip
 DECISIONS = decisions_with({
+    "source": Column("string", "the recipe's source, or the file or documentation it is from"),
     "item": Column("string", "the held-out benchmark item in it; null where there is none"),
     "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
 })  # fmt: skip
@@ -70,11 +79,15 @@ class Preferences(StageConfig):
     """Format of the files: prompt_pair ({"prompt", "chosen", "rejected"} as texts or messages), instruction_pair (the same with
     "instruction"), orca (the same with "question"), message_pair ({"chosen", "rejected"} as whole conversations), hh_rlhf (the same as texts
     "Human: … Assistant: …"), ultrafeedback ({"instruction", "completions"} with scores) and nectar ({"prompt", "answers"} with ranks), of which
-    the best and the worst answer are the pair, shp ({"history", "human_ref_A", "human_ref_B", "labels"}), helpsteer3 ({"context", "response1",
-    "response2", "overall_preference"}), or auto: the fields of the first record of each file decide. All records of a file have one format."""
+    the best and the worst answer are the pair, helpsteer (rows of {"prompt", "response", "helpfulness"}: rows with one prompt, one after another,
+    are a record), shp ({"history", "human_ref_A", "human_ref_B", "labels"}), helpsteer3 ({"context", "response1", "response2",
+    "overall_preference"}), or auto: the fields of the first record of each file decide. All records of a file have one format."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Field of the format -> field of your records, such as {chosen: better, rejected: worse}. A dotted name (pair.better) leads into
     nested objects. Needs `format`."""
+    sources: dict[SourceName, ExampleSource] = Field(default_factory=dict)
+    """Further files by the name of their source, each with a format, a factor and a limit of its own, such as
+    {helpful: {files: helpful/*.parquet, format: hh_rlhf, factor: 0.5, max_examples: 20000}}."""
     docstrings: DocstringPairs | None = None
     """Pairs from the documentation that benchmarks.docstrings names; null makes none."""
     validation_frac: float = Field(0.1, gt=0, lt=0.5)
@@ -85,18 +98,18 @@ class Preferences(StageConfig):
 
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Preferences:
-        if self.format != AUTO or self.fields:
+        if self.sources or self.format != AUTO or self.fields:
             from stages.examples.dialogue_formats.dialogue_format import mapping_fault
             from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
 
-            if fault := mapping_fault(PAIR_FORMATS, self.format, self.fields):
+            if fault := source_fault(self, partial(mapping_fault, PAIR_FORMATS)):
                 raise ValueError(fault)
         return self
 
     @property
     def off(self) -> str:
         """Why the node is off; empty if there are files or docstrings."""
-        given = self.files or self.docstrings
+        given = self.files or self.sources or self.docstrings
         return "" if given else "no preference pairs are given: set preferences.files or preferences.docstrings"
 
 
@@ -114,10 +127,12 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     from stages.examples.items.tuning_examples import NONE_LEFT, judge_examples
     from stages.record.tables.jsonl import counting
 
-    refuse_no_source(ctx, config.docstrings, "preference pairs", "pairs/*.jsonl")
+    sources = given_sources(config)
+    refuse_no_source(ctx, sources, config.docstrings, "preference pairs", "pairs/*.jsonl")
     index = load_index(inputs["benchmarks"].path / "index") if "benchmarks" in inputs else empty_index()
     ctx, bad = counting(ctx)
-    judged = judge_examples(_examples(config, inputs.get("benchmarks"), ctx, index), index, ctx.seed, config.validation_frac)
+    examples = _examples(config, sources, inputs.get("benchmarks"), ctx, index)
+    judged = taken(list(judge_examples(examples, index, ctx.seed, config.validation_frac)), sources, ctx)
     outcome = write_examples(out, TABLE, DECISIONS, "pairs", judged, bad)
     refuse_none_left(ctx, "pair", outcome, bad, NONE_LEFT)
     validation = outcome.summary["validation"]
@@ -130,24 +145,30 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     return outcome
 
 
-def _examples(config: Preferences, benchmarks: Artifact | None, ctx: Context, index: Index) -> Iterator[Example]:
+def _examples(
+    config: Preferences, sources: Mapping[str, ExampleSource], benchmarks: Artifact | None, ctx: Context, index: Index
+) -> Iterator[Example]:
     from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
     from stages.examples.dialogue_formats.dialogue_format import file_reader
     from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+    from stages.examples.dialogue_formats.pair_helpsteer import joined
     from stages.examples.dialogue_formats.uncarried import UncarriedError
     from stages.examples.items.dialogue import BadDialogueError
     from stages.examples.items.example_tables import read_answers, read_examples
     from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
-    def reader() -> Callable[[Mapping[str, JsonValue]], Pair]:
-        return file_reader(PAIR_FORMATS, config.format, config.fields, ctx.node, {"conversations": CHAT_FORMATS})
+    def reader(source: ExampleSource, place: str) -> Callable[[Mapping[str, JsonValue]], Dialogue[Pair]]:
+        return file_reader(PAIR_FORMATS, source.format, source.fields, place, {"conversations": CHAT_FORMATS})
 
-    for record, pair in read_examples(ctx, reader, BadDialogueError, UncarriedError):
-        if isinstance(pair, UncarriedError):
-            yield uncarried_example(record.doc_id, record.source, pair)
+    def rows_joined(source: ExampleSource, records: Iterator[JsonRecord]) -> Iterator[JsonRecord]:
+        return joined(records, source.fields) if source.format in (AUTO, "helpsteer") else records
+
+    for read in read_examples(ctx, sources, reader, BadDialogueError, UncarriedError, rows_joined):
+        if isinstance(read.value, UncarriedError):
+            yield uncarried_example(read.doc_id, read.source, read.value, read.of)
             continue
-        yield _example(record.doc_id, record.source, pair, pair.chosen)
+        yield replace(_example(read.doc_id, read.source, read.value, read.value.value.chosen), of=read.of)
     if config.docstrings:
         found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
         yield from _from_docstrings(config, config.docstrings, found, ctx.seed, index)
@@ -161,6 +182,7 @@ def _from_docstrings(
     Answers of benchmark items are yielded too, with an empty wrong answer, so that the caller drops and counts them.
     """
     from stages.corpus.text.ngrams import find
+    from stages.examples.dialogue_formats.dialogue_format import Dialogue
     from stages.examples.items.dialogue import Pair
     from stages.examples.items.held_out import halves, wrong_answers
     from stages.examples.items.tuning_examples import documented_answers, documented_id, is_validation, question_about
@@ -176,18 +198,23 @@ def _from_docstrings(
                 if not others and not group[0]:
                     continue
                 pair = Pair([{"role": "user", "content": question_about(answer, kind)}], text, "" if group[0] else texts[others[0]])
-                yield _example(documented_id(answer, version, f"{kind} pair"), f"docs:{answer.of.package}", pair, answer.text)
+                yield _example(documented_id(answer, version, f"{kind} pair"), f"docs:{answer.of.package}", Dialogue(pair, []), answer.text)
 
 
-def _example(doc_id: UUID, source: str, pair: Pair, answer: str) -> Example:
+def _example(doc_id: UUID, source: str, read: Dialogue[Pair], answer: str) -> Example:
     from stages.examples.items.dialogue import contents
+    from stages.examples.items.tool_calls import not_written_out
     from stages.examples.items.tuning_examples import Example
 
-    prompt = contents(pair.prompt)
-    texts = (prompt, pair.chosen, pair.rejected)
-    columns = {"prompt": json.dumps(pair.prompt, ensure_ascii=False), "chosen": pair.chosen, "rejected": pair.rejected}
+    pair, tools = read.value, not_written_out(read.tools, read.value.prompt)
+    prompt = contents(pair.prompt, tools)
+    columns = {
+        "prompt": json.dumps(pair.prompt, ensure_ascii=False), "chosen": pair.chosen, "rejected": pair.rejected,
+        "answers": json.dumps(pair.turns, ensure_ascii=False) if pair.turns else None,
+        "tools": json.dumps(tools, ensure_ascii=False) if tools else None,
+    }  # fmt: skip
     searched = (f"{prompt}\n{pair.chosen}", f"{prompt}\n{pair.rejected}")
-    return Example(doc_id, source, columns, texts, searched, sum(map(len, texts)), answer)
+    return Example(doc_id, source, columns, searched, sum(map(len, (prompt, pair.chosen, pair.rejected))), answer)
 
 
 STAGE = Stage(
@@ -208,6 +235,8 @@ STAGE = Stage(
         "files in six formats; a text in the field system is a system turn",
         "records whose fields mean more than is carried are dropped with a reason; system_prompt, input; a content as one part of text",
         "in scripts without spaces, the words of n-grams and of the split are characters",
+        "tools, calls, results and reasoning are carried; a pair that spells out a special token is kept",
+        "sources with a factor and a limit; the column copies",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

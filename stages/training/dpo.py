@@ -29,7 +29,9 @@ from stages.training.run.training_tables import METRICS, PHASES, REWINDS, STEPS,
 
 if TYPE_CHECKING:
     import numpy as np
+    from pydantic import JsonValue
 
+    from stages.examples.items.chat_template import Message
     from stages.training.data.pairs import Encoded, PreferenceRecord
     from stages.training.model.config import ModelConfig
 
@@ -99,13 +101,14 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
     known = {row["doc_id"]: row for row in parquet.read_rows(inputs["logprobs"].path / "logprobs.parquet")}
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form, last_only=True)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, last_only=True, tools=tools)
 
     parts = {}
     for part in ("train", "validation"):
         scored = [r for r in records if r["split"] == part and r["doc_id"] in known]
-        encoded = pairs.encode_pairs(scored, render, shape.max_position_embeddings)
+        once = pairs.encode_pairs(scored, render, shape.max_position_embeddings)
+        encoded = pairs.repeated(once)
         references = np.zeros((len(encoded.records), 2))
         for number, record in enumerate(encoded.records):
             row = known[record["doc_id"]]
@@ -118,9 +121,11 @@ def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) ->
                 )
             references[number] = row["chosen_logp"], row["rejected_logp"]
         parts[part] = (encoded, references)
-        left_out = sum(r["split"] == part for r in records) - len(encoded.records)
+        left_out = sum(r["split"] == part for r in records) - len(once.records)
         ctx.log(
-            f"{part}: {len(encoded.records)} pairs" + (f"; {left_out} that the reference did not score are left out" if left_out else "")
+            f"{part}: {len(once.records)} pairs"
+            + (f", read {len(encoded.records):,} times an epoch" if len(encoded.records) != len(once.records) else "")
+            + (f"; {left_out} that the reference did not score are left out" if left_out else "")
         )
     return parts
 
@@ -140,12 +145,12 @@ def _refuse_too_few(config: DpoConfig, artifacts: Mapping[str, Artifact], ctx: C
     form = load_chat_format(artifacts["train_tokenizer"].path)
     rows = cast("list[PreferenceRecord]", list(parquet.read_rows(artifacts["preferences"].path / "preferences.parquet")))
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form, last_only=True)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, last_only=True, tools=tools)
 
     def sequences_of(records: Sequence[PreferenceRecord], ctx: Context) -> int:
         quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
-        return len(pairs.encode_pairs([record for record in records if record["doc_id"] not in quotes], render, seq_len).records)
+        return len(pairs.repeated(pairs.encode_pairs([one for one in records if one["doc_id"] not in quotes], render, seq_len)).records)
 
     refuse_too_few(config, [row for row in rows if row["split"] == "train"], sequences_of, seq_len, ctx)
 
@@ -202,6 +207,8 @@ STAGE = Stage(
         "model.json has rope_free_layers",
         "model.json has norm_placement",
         "chats by the chat template of the tokenizer",
+        "pairs with tools and reasoning; those of which the chat template leaves something out are left out",
+        "pairs as often as an epoch reads them",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     import numpy as np
+    from pydantic import JsonValue
 
+    from stages.examples.items.chat_template import Message
     from stages.training.data.pairs import Encoded, PreferenceRecord
 
 LOGPROBS = SideTable(
@@ -79,8 +81,8 @@ def run(config: ReferenceConfig, inputs: Mapping[str, Artifact], out: Path, ctx:
     shape = read_model_config(inputs["checkpoint"].path / "model.json")
     form = load_chat_format(inputs["tokenizer"].path)
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form, last_only=True)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, last_only=True, tools=tools)
 
     records = cast("list[PreferenceRecord]", list(parquet.read_rows(inputs["preferences"].path / "preferences.parquet")))
     quotes = held_out_quotes(records, inputs, ctx)
@@ -174,6 +176,7 @@ STAGE = Stage(
         "pairs that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; pairs that it refuses are left out",
+        "pairs with tools and reasoning; those of which the chat template leaves something out are left out",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,

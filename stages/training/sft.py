@@ -228,7 +228,8 @@ def _record_counts_and_decisions(data: _Data, out: Path) -> RecordCounts:
     """
     from stages.record.tables import parquet
 
-    kept = [_decision(record) for encoded in (data.train, data.validation) for record in encoded.records]
+    different = {record["doc_id"]: record for encoded in (data.train, data.validation) for record in encoded.records}
+    kept = [_decision(record) for record in different.values()]
     dropped = [_decision(record, reason, data.quotes.get(record["doc_id"])) for record, reason in data.train.dropped]
     dropped += [_decision(record, reason) for record, reason in data.validation.dropped]
     parquet.write_rows(out / "decisions" / "00000.parquet", parquet.schema(**DECISIONS.types), kept + dropped)
@@ -260,7 +261,7 @@ def _summary(trained: training.Trained, data: _Data) -> Summary:
     return {
         "steps": trained.job.steps,
         "epochs": trained.epochs,
-        "conversations": len(data.train.items),
+        "conversations": len({record["doc_id"] for record in data.train.records}),
         "conversations_cut": len(data.train.cut),
         **({"replayed_sequences": replayed.sequences, "replayed_targets_frac": round(replayed.targets_frac, 6)} if replayed else {}),
         "sequences_left_over_per_epoch": trained.order.sequences_left_over,
@@ -321,6 +322,8 @@ STAGE = Stage(
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; those that it refuses are left out",
+        "chats with tools and reasoning; those of which the chat template leaves something out are left out",
+        "conversations as often as an epoch reads them",
     ),
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,

@@ -1,7 +1,7 @@
 """Conversations and preference pairs made for the tests: one and several turns, instructions with an input, code, ten languages.
 
-Guarantee: the same bytes each time. Some lines must be left out, and each file says nothing of it: a benchmark item that is passed in, and
-names of special tokens. Cost: milliseconds.
+Guarantee: the same bytes each time. Some lines must be left out, and each file says nothing of it: a benchmark item that is passed in. Others
+spell out names of special tokens. Cost: milliseconds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def programs(count: int = CHATS) -> Iterator[dict[str, Any]]:
 
 
 def left_out() -> Iterator[dict[str, Any]]:
-    """Lines that the stage drops: the held-out item, also across turns, and a special token in a text."""
+    """Lines that the stage drops: the held-out item, also across turns. The last has a special token in a text and is kept."""
     halves = HELD_OUT.split()
     yield {"id": "out-0", "source": "made", "messages": [turn("user", "Say it."), turn("assistant", f"Sure: {HELD_OUT.upper()}")]}
     yield {"id": "out-1", "source": "made", "messages": [turn("user", " ".join(halves[:8])), turn("assistant", " ".join(halves[8:]))]}
@@ -87,7 +87,7 @@ def pairs(count: int = PAIRS) -> Iterator[dict[str, Any]]:
 
 
 def bad_pairs() -> Iterator[dict[str, Any]]:
-    """What the stage drops: an item held out, a special token, two answers that are one, an answer that is missing."""
+    """What the stage drops: an item held out, two answers that are one, an answer that is missing. The second spells out a special token."""
     (good,) = pairs(1)
     yield good | {"chosen": [turn("assistant", f"Well: {HELD_OUT}")]}
     yield good | {"rejected": [turn("assistant", "<|end_of_text|>")]}

@@ -63,6 +63,32 @@ def test_files_become_tasks_named_by_the_file(tmp_path: Path) -> None:
     assert unscored_section(run_stage(STAGE, {"files": files[:1]}, {}, tmp_path / "home")) is None
 
 
+def test_a_parquet_file_gives_the_items_of_the_same_rows_in_json_lines(tmp_path: Path) -> None:
+    """With lists and objects, as the official files of ARC and MMLU have them. A row that cannot be read is a bad record in both."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    arc = [
+        {"id": f"q{n}", "question": f"What is {n}?", "choices": {"text": ["one", "two"], "label": ["A", "B"]}, "answerKey": "AB"[n % 2]}
+        for n in range(9)
+    ]
+    mmlu = [{"question": f"And {n}?", "subject": "sums", "choices": ["a", "b", "c", "d"], "answer": n % 4} for n in range(9)]
+    mmlu[3]["answer"] = 9
+    found = []
+    for ending in ("parquet", "jsonl"):
+        folder = tmp_path / ending
+        folder.mkdir()
+        for name, rows in (("arc", arc), ("mmlu", mmlu)):
+            if ending == "jsonl":
+                made.jsonl(folder / f"{name}.jsonl", rows)
+            else:
+                pq.write_table(pa.Table.from_pylist(rows), folder / f"{name}.parquet")
+        config = {"files": [str(folder / f"*.{ending}")], "min_words": 2, "max_bad_records": 1}
+        artifact = run_stage(STAGE, config, {}, tmp_path / "home")
+        found.append((items_of(artifact, "arc"), items_of(artifact, "mmlu"), artifact.manifest["record_counts"]))
+    assert found[0] == found[1] and len(found[0][0]) == 9 and len(found[0][1]) == 8 and found[0][2]["dropped"] == {"bad_record": 1}
+
+
 def test_the_scored_items_do_not_depend_on_their_order(tmp_path: Path) -> None:
     scored = []
     for name, records in (("a", QUESTIONS), ("b", QUESTIONS[::-1])):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.recipe import validated
 from stages.record.contract.states import NodeState
-from stages.record.run.runner import Result
+from stages.record.run.runner import Event, Result
 from stages.record.tables.parquet import read_rows
 from tests.conftest import run_stage
 from tests.made.chats import HELD_OUT
@@ -43,7 +46,7 @@ def rows_of(artifact: Artifact) -> list[dict[str, Any]]:
     return list(read_rows(artifact.path / "conversations.parquet"))
 
 
-def test_planted_leaks_and_forged_turns_are_dropped_with_a_reason(tmp_path: Path, benchmarks: Artifact) -> None:
+def test_planted_leaks_are_dropped_with_a_reason_and_spelt_out_tokens_are_text(tmp_path: Path, benchmarks: Artifact) -> None:
     records = [chat(f"Question {i}?", f"Answer number {i}.", source="mine") for i in range(50)]
     records[7] = chat("Say it.", f"Sure! {LEAK.upper()}")
     records[9] = chat(LEAK.partition(" and ")[0], LEAK.partition(" and ")[2])  # both turns together lack one word of the item
@@ -52,11 +55,12 @@ def test_planted_leaks_and_forged_turns_are_dropped_with_a_reason(tmp_path: Path
     config = {"files": [made.jsonl(tmp_path / "chat.jsonl", records)], "validation_frac": 0.2}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
     rows = rows_of(artifact)
-    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 2, "special_token": 1}
+    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 2}
     decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
-    assert {i: d["reason"] for i, d in enumerate(decisions) if d["reason"]} == {7: "held_out", 11: "held_out", 20: "special_token"}
+    assert {i: d["reason"] for i, d in enumerate(decisions) if d["reason"]} == {7: "held_out", 11: "held_out"}
     assert decisions[7]["item"].startswith("fox/") and len(decisions) == 50
-    assert len({r["doc_id"] for r in rows}) == 47 and {r["source"] for r in rows} == {"mine", "chat"}
+    assert "Stop <|eot_id|> now" in {json.loads(row["messages"])[1]["content"] for row in rows}
+    assert len({r["doc_id"] for r in rows}) == 48 and {r["source"] for r in rows} == {"mine", "chat"}
     assert {r["split"] for r in rows} == {"train", "validation"}
     assert json.loads(rows[0]["messages"])[0] == {"role": "user", "content": "Question 0?"}
 
@@ -89,6 +93,7 @@ def test_a_broken_line_names_file_and_line(tmp_path: Path, benchmarks: Artifact,
     assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 1} and artifact.manifest["rows"] == 2
 
 
+CALLED = {"name": "f", "arguments": "{}"}
 ALPACA = [
     {"instruction": f"Add one to {n}.", "input": "Briefly." if n % 2 else "", "output": f"It is {n + 1}.", "source": "sums"}
     for n in range(30)
@@ -114,7 +119,9 @@ def test_a_parquet_file_gives_the_chats_of_the_same_rows_in_json_lines(tmp_path:
     import pyarrow.parquet as pq
 
     records = [chat(f"Question {i}?", f"Answer number {i}.") for i in range(30)] + SHARED[:3]
-    records[4]["messages"].append({"role": "assistant", "content": None, "tool_calls": [{"name": "call"}]})
+    called = {"role": "assistant", "content": None, "tool_calls": [{"name": "call", "arguments": {"place": "Ulm"}}]}
+    records[4]["messages"] += [called, {"role": "tool", "content": "sun"}, {"role": "assistant", "content": "Sunny."}]
+    records[5]["messages"] += [called | {"tool_calls": [{"name": "other", "arguments": {"hour": 3}}]}, *records[4]["messages"][3:]]
     chats, shared = records[:30], records[30:]
     for name, given in (("chats", chats), ("shared", shared)):
         pq.write_table(pa.Table.from_pylist(given), tmp_path / f"{name}.parquet")
@@ -124,7 +131,11 @@ def test_a_parquet_file_gives_the_chats_of_the_same_rows_in_json_lines(tmp_path:
         given = [str(Path(file).with_suffix(f".{ending}")) for file in files]
         out = run_stage(STAGE, {"files": given}, {"benchmarks": benchmarks}, tmp_path / "home")
         found.append(([row["messages"] for row in rows_of(out)], out.manifest["record_counts"]["dropped"]))
-    assert found[0] == found[1] and len(found[0][0]) == 32 and found[0][1] == {"tools": 1}
+    assert found[0] == found[1] and len(found[0][0]) == 33 and found[0][1] == {}
+    call = {"type": "function", "function": {"name": "call", "arguments": {"place": "Ulm"}}}
+    assert json.loads(found[0][0][4])[2:] == [
+        {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "sun", "name": "call"}, {"role": "assistant", "content": "Sunny."},
+    ]  # fmt: skip
 
 
 def test_the_users_own_fields_are_mapped_and_enter_the_key(tmp_path: Path, benchmarks: Artifact) -> None:
@@ -184,14 +195,11 @@ def test_bad_records_alone_are_named_as_the_cause(tmp_path: Path, benchmarks: Ar
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(StageError, match="No conversation is left: the files hold no record."):
         run_stage(STAGE, {"files": [str(tmp_path / "empty.jsonl")]}, {"benchmarks": benchmarks}, tmp_path / "home")
-    forged = {"files": [made.jsonl(tmp_path / "forged.jsonl", [chat("a", "b <|eot_id|>")])]}
-    with pytest.raises(StageError, match="No conversation is left: 1 of 1 records hold a special token in their texts."):
-        run_stage(STAGE, forged, {"benchmarks": benchmarks}, tmp_path / "home")
 
 
 def test_records_that_mean_more_than_is_carried_are_dropped_counted_and_listed(tmp_path: Path, benchmarks: Artifact) -> None:
     """Twelve records, of which five say what training does not carry, in two formats. The run's line and decisions/ name the reasons."""
-    calls = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
+    calls = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "no JSON"}}]}
     records = [chat(f"Question {i}?", f"Answer number {i}.", weight=1, tools=[]) for i in range(8)]
     records[2]["messages"][1]["weight"] = 0.5
     records[3]["messages"][1] = {"role": "assistant", "content": None} | calls
@@ -211,13 +219,108 @@ def test_records_that_mean_more_than_is_carried_are_dropped_counted_and_listed(t
     assert line == "12 conversations in, 7 kept, 5 dropped (rejected_answer 2, tools 2, loss_weight 1)"
 
 
+def test_tools_are_in_a_column_and_their_results_are_searched_for_items(tmp_path: Path, benchmarks: Artifact) -> None:
+    """Catches: tools that are lost, or written twice where the system turn has them, an item in the result of a tool."""
+    tool = {"type": "function", "function": {"name": "weather", "parameters": {}}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "weather", "arguments": "{}"}}]}
+    records = [chat(f"Question {i}?", f"Answer number {i}.", tools=[tool] if i else []) for i in range(4)]
+    records[2]["messages"] = [{"role": "system", "content": f"<tools>{json.dumps(tool)}</tools>"}, *records[2]["messages"]]
+    records[3]["messages"][1:] = [calls, {"role": "tool", "content": LEAK}, {"role": "assistant", "content": "So it is."}]
+    artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "a.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    assert [row["tools"] for row in rows_of(artifact)] == [None, json.dumps([tool]), None]
+    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 1}
+
+
+def test_sources_have_formats_factors_and_limits_of_their_own_in_the_key_and_the_counts(tmp_path: Path, benchmarks: Artifact) -> None:
+    """Catches: a source read in another's format, a factor that is not in the key, examples that are dropped without a reason."""
+    own = [chat(f"Question {i}?", f"Answer number {i}.") for i in range(20)]
+    renamed = [{"q": f"Twice {i}?", "a": f"It is {2 * i}."} for i in range(40)]
+    sources: dict[str, Any] = {
+        "sums": {"files": made.jsonl(tmp_path / "alpaca.jsonl", ALPACA), "factor": 2},
+        "twice": {
+            "files": made.jsonl(tmp_path / "twice.jsonl", renamed), "format": "prompt_completion", "fields": {"prompt": "q", "completion": "a"},
+            "max_examples": 10,
+        },
+    }  # fmt: skip
+    events: list[Event] = []
+    config = {"files": [made.jsonl(tmp_path / "own.jsonl", own)], "sources": sources}
+    artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home", events=events)
+    lines = [str(event.values.get("line")) for event in events]
+    rows = rows_of(artifact)
+    copies = {
+        name: sorted({row["copies"] for row in rows if row["source"] == name and row["split"] == "train"})
+        for name in ("own", "sums", "twice")
+    }
+    assert copies == {"own": [1], "sums": [2], "twice": [1]} and {row["copies"] for row in rows if row["split"] == "validation"} == {1}
+    assert [row["source"] for row in rows] == ["own"] * 20 + ["sums"] * 30 + ["twice"] * 10
+    assert artifact.manifest["record_counts"]["dropped"] == {"beyond_max_examples": 30}
+    decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
+    assert Counter((d["source"], d["reason"]) for d in decisions) == {
+        ("own", None): 20, ("sums", None): 30, ("twice", None): 10, ("twice", "beyond_max_examples"): 30,
+    }  # fmt: skip
+    often = sum(row["copies"] for row in rows if row["source"] == "sums")
+    assert {f"source sums: 30 of 30 kept, read {often} times an epoch", "source twice: 10 of 40 kept (30 beyond_max_examples)"} <= set(
+        lines
+    )
+    parts = artifact.manifest["key_parts"]
+    assert (
+        set(parts["files"]) == {"files", "sources.sums.files", "sources.twice.files"} and "files" not in parts["config"]["sources"]["sums"]
+    )
+    sources["sums"]["factor"] = 1.5
+    assert run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home").manifest["key"] != artifact.manifest["key"]
+
+
+HOSTILE: list[Any] = [
+    {"messages": None}, {"messages": {}}, {"messages": [None]}, {"messages": [[]]}, {"messages": [{"role": 3, "content": "x"}]},
+    {"messages": [{"role": "user", "content": {"a": 1}}]}, {"messages": [{"role": "assistant", "content": 3, "tool_calls": [CALLED]}]},
+    {"messages": [{"role": "assistant", "content": [1, 2]}]}, {"messages": [{"role": None, "tool_calls": [CALLED]}]},
+]  # fmt: skip
+CALLS: list[Any] = [[{}], [None], [[CALLED]], "{", [{"function": 3}], [{"function": {"name": None}}], {"name": ["f"]}]
+SET_ASIDE = [{"messages": [{"role": "assistant", "tool_calls": calls}]} for calls in CALLS]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_hostile_rows_are_counted_and_end_no_run(tmp_path: Path, benchmarks: Artifact, ending: str) -> None:
+    """Catches: an exception of a row that is neither read nor refused. A column of Parquet has one type, so that each row has a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    good = chat("a", "b")
+    files = []
+    dated = [
+        {"name": "f", "arguments": {"at": value}} for value in (datetime(2026, 1, 1, tzinfo=UTC), float("nan"), b"\xff", Decimal("1.5"))
+    ]
+    of_parquet = [{"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in dated if ending == "parquet"]
+    of_parquet += [chat("a", "b", tools=[dated[0]])] if ending == "parquet" else []
+    for number, row in enumerate([*HOSTILE, *SET_ASIDE, *of_parquet]):
+        path = tmp_path / f"r{number}.{ending}"
+        if ending == "jsonl":
+            made.jsonl(path, [good, row])
+        else:
+            try:
+                pq.write_table(pa.Table.from_pylist([good, row | {"id": number}]), path)
+            except (pa.ArrowException, TypeError):
+                continue
+        files.append(str(path))
+    outcome = run_stage(STAGE, {"files": files, "max_bad_records": 99}, {"benchmarks": benchmarks}, tmp_path / "home")
+    counts = outcome.manifest["record_counts"]
+    assert counts["rows_in"] == 2 * len(files) and counts["kept"] >= len(files) > 3
+    if ending == "parquet":
+        assert counts["dropped"]["tools"] >= 5
+    if ending == "jsonl":
+        assert counts["dropped"] == {"bad_record": len(HOSTILE) + 2, "tools": 5} and counts["kept"] == len(files)
+
+
 def test_a_file_of_nothing_but_calls_is_refused_with_the_reason(tmp_path: Path, benchmarks: Artifact) -> None:
     config = {"files": [made.jsonl(tmp_path / "calls.jsonl", [chat("a", "b", tools=[{"type": "function"}])] * 3)]}
     with pytest.raises(
-        StageError, match="No conversation is left: 3 of 3 records offer or call tools, which are not carried yet."
+        StageError,
+        match="No conversation is left: 3 of 3 records have tools, or calls of tools, where or in a shape in which they are not read.",
     ) as caught:
         run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
-    assert caught.value.do == "Give chats without tools."
+    assert caught.value.do.startswith(
+        "Write tools as a list of {type: function, function: {name, description, parameters}} in the field tools,"
+    )
 
 
 def test_documentation_that_no_benchmark_read_is_refused(tmp_path: Path) -> None:
@@ -233,8 +336,8 @@ def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) 
     """Covers single and multiple turns, code, ten languages, conversations to leave out, and files of other authors."""
     artifact = run_stage(STAGE, {"files": [str(data.part("sft") / "*.jsonl")]}, {"benchmarks": benchmarks}, tmp_path)
     assert artifact.manifest["record_counts"]["rows_in"] == data.expected(made=183, real=11171)
-    assert artifact.manifest["rows"] > data.expected(made=179, real=11_000)
+    assert artifact.manifest["rows"] > data.expected(made=180, real=11_000)
     if data.name == "made":
-        assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 2, "special_token": 1}
+        assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 2}
         roles = {tuple(m["role"] for m in json.loads(row["messages"])) for row in rows_of(artifact)}
         assert len(roles) == 6 and ("system", "user", "assistant", "user", "assistant") in roles

@@ -40,7 +40,7 @@ def test_a_conversation_of_exactly_the_context(length: int, fits: bool) -> None:
 
 def test_a_trained_first_token_alone_trains_nothing() -> None:
     """Nothing predicts the first token of a segment. A record whose mask covers only that token is left out with a reason."""
-    encoded = pairs.encode_conversations([chat(("assistant", "abc"))], lambda messages: ([5, 6], [1, 0]), 10)
+    encoded = pairs.encode_conversations([chat(("assistant", "abc"))], lambda *_: ([5, 6], [1, 0]), 10)
     assert encoded.reasons() == {pairs.ExampleReason.NOTHING_TRAINED: 1} and not encoded.items
 
 

@@ -47,11 +47,23 @@ def test_planted_leaks_in_either_answer_are_dropped(tmp_path: Path, benchmarks: 
     records[8]["rejected"] = "<|end_of_text|>"
     config = {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}
     artifact = run_stage(STAGE, config, {"benchmarks": benchmarks}, tmp_path / "home")
-    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 3, "special_token": 1}
+    assert artifact.manifest["record_counts"]["dropped"] == {"held_out": 3}
     decisions = list(read_rows(artifact.path / "decisions" / "00000.parquet"))
-    assert [i for i, d in enumerate(decisions) if d["verdict"] == "dropped"] == [3, 5, 6, 8]
+    assert [i for i, d in enumerate(decisions) if d["verdict"] == "dropped"] == [3, 5, 6]
     rows = rows_of(artifact)
-    assert len(rows) == 56 and json.loads(rows[0]["prompt"]) == [{"role": "user", "content": "Question 0?"}]
+    assert "<|end_of_text|>" in {row["rejected"] for row in rows}
+    assert len(rows) == 57 and json.loads(rows[0]["prompt"]) == [{"role": "user", "content": "Question 0?"}]
+
+
+def test_answers_that_call_tools_are_in_a_column(tmp_path: Path, benchmarks: Artifact) -> None:
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Ulm"}}}
+    records = pairs(40)
+    records[1] |= {"chosen": [{"role": "assistant", "content": None, "tool_calls": [call]}], "tools": [{"name": "weather"}]}
+    artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "p.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
+    plain, called = rows_of(artifact)[:2]
+    assert plain["answers"] is None and plain["tools"] is None and called["chosen"] == json.dumps(call["function"])
+    assert json.loads(called["answers"]) == [{"role": "assistant", "tool_calls": [call]}, {"role": "assistant", "content": "Wrong 1."}]
+    assert json.loads(called["tools"]) == [{"type": "function", "function": {"name": "weather"}}]
 
 
 def test_docstring_pairs_are_plausible_and_clean(tmp_path: Path, benchmarks: Artifact) -> None:
@@ -160,7 +172,7 @@ def test_nothing_given_and_too_few_pairs(tmp_path: Path, benchmarks: Artifact) -
 def test_pairs_that_mean_more_than_is_carried_are_dropped_and_counted(tmp_path: Path, benchmarks: Artifact) -> None:
     records = pairs(40)
     records[1]["tools"] = [{"type": "function"}]
-    records[4]["chosen"] = [{"role": "assistant", "content": "x", "reasoning_content": "First …"}]
+    records[4]["chosen"] = [{"role": "assistant", "content": "x", "reasoning_content": ["First …"]}]
     records[6] |= {"weight": 0.5, "images": []}
     artifact = run_stage(STAGE, {"files": [made.jsonl(tmp_path / "a.jsonl", records)]}, {"benchmarks": benchmarks}, tmp_path / "home")
     assert artifact.manifest["record_counts"]["dropped"] == {"loss_weight": 1, "reasoning": 1, "tools": 1} and len(rows_of(artifact)) == 37
@@ -190,5 +202,5 @@ def test_whole_files_are_read(tmp_path: Path, data: Data, benchmarks: Artifact) 
     assert artifact.manifest["record_counts"]["rows_in"] == data.expected(made=94, real=6325)
     assert artifact.summary["validation"] > data.expected(made=10, real=500)
     if data.name == "made":
-        assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 2, "held_out": 1, "special_token": 1}
+        assert artifact.manifest["record_counts"]["dropped"] == {"bad_record": 2, "held_out": 1}
         assert {len(json.loads(row["prompt"])) for row in rows_of(artifact)} == {1, 3}

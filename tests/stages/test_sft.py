@@ -18,7 +18,7 @@ from stages.training.data.reader import IGNORE, SequenceReader
 from stages.training.job.job import read_job
 from tests.conftest import run_stage
 from tests.stages.conftest import RUNTIME, SFT, Chain, conversations, sentences
-from tests.stages.made import documents
+from tests.stages.made import artifact, documents
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +132,27 @@ def test_the_job_goes_through_json(chain: Chain, kept_scratch: Path, tmp_path: P
         scratch="s", out="o", ranges=(SequenceRange(0, 4, 8),), validation=sequences,
     )  # fmt: skip
     assert read_job(write_job(job, tmp_path / "job.json")) == job
+
+
+def test_a_chat_with_tools_is_left_out_by_name_and_a_copy_is_a_second_segment(chain: Chain, tmp_path: Path) -> None:
+    """Catches: an error that ends the run, a decision per copy, copies that are not trained. Loam's own template has no tools."""
+    from uuid import UUID
+
+    from stages.record.tables.parquet import schema, write_rows
+
+    rows = [row | {"tools": None, "copies": 1} for row in read_rows(chain.conversations.path / "conversations.parquet")]
+    twice = next(row for row in rows if row["split"] == "train" and len(row["messages"]) < 400)
+    twice["copies"] = 3
+    call = {"type": "function", "function": {"name": "look", "arguments": {}}}
+    messages = [{"role": "user", "content": "Look."}, {"role": "assistant", "tool_calls": [call]}]
+    rows.append(rows[0] | {"doc_id": UUID(int=1), "split": "train", "messages": json.dumps(messages), "copies": 2})
+    shape = schema(doc_id="uuid", source="string", messages="string", tools="string", split="string", copies="int32")
+    write_rows(tmp_path / "chats" / "conversations.parquet", shape, rows)
+    inputs = {"checkpoint": chain.pretrained, "conversations": artifact(tmp_path / "chats", "conversations"), "tokenizer": chain.tokenizer}
+    built = run_stage(sft.STAGE, SFT, inputs, tmp_path / "home", runtime=RUNTIME)
+    assert built.manifest["record_counts"]["dropped"] == {"too_long": 1, "template_without_tools": 1}
+    decisions = [row["doc_id"] for row in read_rows(built.path / "decisions" / "00000.parquet")]
+    assert sorted(decisions) == sorted(row["doc_id"] for row in rows) and len(set(decisions)) == len(rows)
+    spans = [row["doc_id"] for row in read_rows(built.path / "sequence_spans" / "train.parquet")]
+    assert spans.count(twice["doc_id"]) == 3 and UUID(int=1) not in spans and len(spans) == len(set(spans)) + 2
+    assert built.summary["conversations"] == len(set(spans))

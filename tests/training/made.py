@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import JsonValue
 
+from stages.corpus.text.turns import turn_text
+from stages.examples.items.chat_template import Message
 from stages.record.settings import StageConfig
 from stages.tokens.sequences.mixture import SequenceRange
 from stages.training.data.reader import write_sequence_files
@@ -74,10 +77,11 @@ def changed_settings(settings: Any, given: Mapping[str, Any]) -> Any:
     return type(settings).model_validate(values)
 
 
-def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
+def render(messages: Sequence[Message], tools: Sequence[JsonValue] = ()) -> tuple[list[int], list[int]]:
     """Returns (ids, mask): a BOS token, then one token per character. The text of the assistant is trained."""
     ids, mask = [1], [0]
     for message in messages:
-        ids += [2 + ord(c) % 50 for c in message["content"]]
-        mask += [int(message["role"] == "assistant")] * len(message["content"])
+        said = turn_text(message)
+        ids += [2 + ord(c) % 50 for c in said]
+        mask += [int(message["role"] == "assistant")] * len(said)
     return ids, mask

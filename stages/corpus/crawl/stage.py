@@ -24,14 +24,25 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NotRequired, T
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from stages.corpus.documents.document_format import KEPT
 from stages.corpus.documents.import_documents import holds_documents
 from stages.corpus.warc import warc_listing
 from stages.corpus.warc.html_files import holds_html
 from stages.corpus.warc.warc_listing import GivenLine, RecordLine, WarcFile, fault, file_name, given_line, identity_json, record_line
-from stages.record.contract.declaration import Artifact, Context, ExternalFile, ListedFiles, Name, Outcome, Packages, RecordCounts, Stage
+from stages.record.contract.declaration import (
+    Artifact,
+    Context,
+    ExternalFile,
+    ListedFiles,
+    Name,
+    Outcome,
+    Packages,
+    RecordCounts,
+    SourceName,
+    Stage,
+)
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import Column, SideTable
 from stages.record.settings import StageConfig
@@ -57,14 +68,6 @@ PAGES = SideTable(
 DOCS_DATE = "2000-01-01T00:00:00Z"  # package versions decide the pages, so a fixed date makes the WARC files reproducible
 
 
-def _without_dot(name: str) -> str:
-    if "." in name:
-        raise ValueError(f"the name {name!r} of a source has a dot, which separates settings; use '-' or '_'")
-    return name
-
-
-SourceName = Annotated[Name, AfterValidator(_without_dot)]
-"""A name that is a key in a recipe: "crawl.sources.web"."""
 DocumentField = Literal["text", "id", "url", "date", "lang", "lang_score"]
 
 

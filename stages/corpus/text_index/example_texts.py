@@ -1,6 +1,7 @@
 """Names the texts of a conversation or a preference pair: what text_index indexes, and what `loam trace --text` looks the role up in.
 
-A message is a text of its own, because the template of the chat stands between two messages: a span that crosses them occurs nowhere.
+A message is a text of its own, because the template of the chat stands between two messages: a span that crosses them occurs nowhere. So are its
+reasoning and each of its calls of tools. Definitions of tools are no text.
 Guarantee: the texts are in the order of the columns, and of a conversation in the order of its messages. The prompt of a pair is there
 once, although training reads it before both answers.
 Cost: negligible.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+
+from stages.corpus.text.turns import chat_texts
 
 
 class TextKind(StrEnum):
@@ -43,7 +46,7 @@ def example_texts(kind: TextKind, row: Mapping[str, str]) -> list[tuple[str, str
     found: list[tuple[str, str]] = []
     for column in TEXT_COLUMNS[kind]:
         if column in MESSAGES:
-            found += [(message["role"], message["content"]) for message in json.loads(row[column])]
+            found += chat_texts(json.loads(row[column]), [])
         else:
             found.append((column, row[column]))
     return found

@@ -218,6 +218,7 @@ STAGE = Stage(
         "in scripts without spaces, each character is a word",
         "conversations and preference pairs are indexed too, each message as a text",
         "more scripts without spaces: Yi, Bopomofo, Javanese, Balinese and others; half-width voiced sound marks are marks",
+        "the reasoning and each call of a tool of a message are texts, too",
     ),
     distributions=("pydivsufsort", "numba", "numpy", "pyarrow"),
 )

@@ -135,7 +135,7 @@ class Benchmarks(StageConfig):
     """Settings of the benchmarks stage: task files by path, and tasks from held-out answers of documentation."""
 
     files: NamedFiles = ()
-    """JSONL files (plain or .gz), one task each. The file name up to its first dot is the name of the task."""
+    """JSONL files (plain or .gz) or Parquet files, one task each. The file name up to its first dot is the name of the task."""
     fields: dict[Name, dict[str, str]] = Field(default_factory=dict)
     """Task -> field of the format -> field of your records, for files whose fields have other names, such as
     {mytask: {question: problem, choices: options, answer: label}}. A dotted name (data.options) leads into nested objects. Where a
@@ -288,11 +288,11 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context) -> tuple[Be
     """
     from stages.examples.items.benchmark_format import BadItemError
     from stages.examples.items.field_mapping import mapped
-    from stages.record.tables.jsonl import base_name, read_records
+    from stages.record.tables.jsonl import base_name, read_user_records
 
     name = _task_name(file)
     fields, form, items, fault = config.fields.get(name, {}), None, [], ""
-    for record in read_records([file], ctx):
+    for record in read_user_records(file, ctx):
         renamed = mapped(record.value, fields)
         form = form or _format_of(record, renamed, name, fields)
         try:
@@ -301,7 +301,7 @@ def _read_file(file: ExternalFile, config: Benchmarks, ctx: Context) -> tuple[Be
             fault = f" that can be read: {error}"
             ctx.drop(str(error), record.where, record.text())
     if form is None or not items:
-        do = "Give a JSON Lines file with one item per line."
+        do = "Give a JSON Lines file with one item per line, or a Parquet file with one per row."
         raise StageError(f"{base_name(file)} holds no benchmark item{fault}.", where=file.uri, do=do)
     task, rows = benchmark_task(name, items, 0 if form.not_scored else config.max_scored_items, ctx.seed)
     return replace(task, format=form.name, description=form.not_scored or task.description), rows
@@ -433,6 +433,7 @@ STAGE = Stage(
         "in scripts without spaces, n-grams are of characters",
         "tasks of lm-eval's YAML files and of a user's",
         "the passage before the question of a YAML task is not searched for",
+        "task files in Parquet",
     ),
     distributions=("numpy", "numba", "pyarrow"),
 )

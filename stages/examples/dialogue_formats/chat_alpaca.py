@@ -23,7 +23,9 @@ class AlpacaFormat(DialogueFormat[Messages]):
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""
         turns = [*_history(record.get("history")), (with_input(record, "instruction"), read_text(record["output"], "output"))]
-        messages = [{"role": role, "content": text} for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)]
+        messages: Messages = [
+            {"role": role, "content": text} for turn in turns for role, text in zip(("user", "assistant"), turn, strict=True)
+        ]
         return with_system(record, messages)
 
 

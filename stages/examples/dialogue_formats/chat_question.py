@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_input, with_system
-from stages.examples.items.dialogue import Messages, read_text
+from stages.examples.items.dialogue import Messages, Turn, read_text
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -24,5 +24,5 @@ class QuestionFormat(DialogueFormat[Messages]):
         """Returns the chat of a record; see DialogueFormat.value."""
         asked, answer = self.fields
         question = with_input(record, asked, "context" if "context" in self.optional else "")
-        answered = {"role": "assistant", "content": read_text(record[answer], answer)}
+        answered: Turn = {"role": "assistant", "content": read_text(record[answer], answer)}
         return with_system(record, [{"role": "user", "content": question}, answered])

@@ -1,8 +1,9 @@
 """The format of ShareGPT: a list of {"from", "value"}, or of {"role", "content"} under the same name.
 
+A turn from function_call is a call of a tool as JSON, one from observation its result.
 WildChat has its turns under the name conversation.
 Source: the exports of ShareGPT as in Vicuna's training data (from: human, gpt, system); TRL's maybe_convert_to_chatml for both shapes; Zhao et al.
-2024, WildChat, arXiv 2405.01470.
+2024, WildChat, arXiv 2405.01470; LLaMA-Factory for function_call and observation.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
-from stages.examples.items.dialogue import Messages, are_texts, checked_conversation, read_turns
+from stages.examples.items.dialogue import TURN_ROLES, Messages, are_texts, checked_conversation, read_turns
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant"}
+SPEAKERS = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", **TURN_ROLES}
 
 
 class ShareGptFormat(DialogueFormat[Messages]):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from stages.examples.dialogue_formats.uncarried import VERDICTS, UncarriedError, refuse_uncarried
 from stages.examples.items.dialogue import BadDialogueError, Messages, OtherFormatError, TurnFieldsError, read_text, refuse_missing
 from stages.examples.items.field_mapping import AUTO, KnownFields, Suggestion, as_yaml, mapped, shown_fields, suggestion
+from stages.examples.items.tool_calls import DEFINITIONS, read_tools
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -55,8 +56,13 @@ class DialogueFormat(ABC, Generic[Value_co]):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """All fields that it reads."""
-        return (*self.fields, *self.optional)
+        """All fields that it reads, with those that every format reads."""
+        return (*self.fields, *self.optional, *DEFINITIONS)
+
+    @property
+    def mappable(self) -> tuple[str, ...]:
+        """The fields that a recipe may map."""
+        return (*self.fields, *self.optional, DEFINITIONS[0])
 
     @property
     def known(self) -> KnownFields:
@@ -65,6 +71,14 @@ class DialogueFormat(ABC, Generic[Value_co]):
 
 
 Formats = Sequence[DialogueFormat[Value]]
+
+
+@dataclass(frozen=True)
+class Dialogue(Generic[Value_co]):
+    """A record as it is read: a chat (Messages) or a pair, and the definitions of tools beside it."""
+
+    value: Value_co
+    tools: list[JsonValue]
 
 
 SYSTEM = ("system", "system_prompt", "system_message")
@@ -77,7 +91,9 @@ def with_system(record: Mapping[str, JsonValue], messages: Messages) -> Messages
     Raises:
         BadDialogueError: The field is not a text, or another field or the first message is another system text.
     """
-    found = [(field, read_text(record[field], field)) for field in SYSTEM if record.get(field) is not None and not _is_blank(record[field])]
+    found: list[tuple[str, JsonValue]] = [
+        (field, read_text(record[field], field)) for field in SYSTEM if record.get(field) is not None and not _is_blank(record[field])
+    ]
     if messages[0]["role"] == "system":
         found.append(("", messages[0]["content"]))
     if not found:
@@ -118,17 +134,17 @@ def mapping_fault(formats: Formats[Value], name: str, fields: Mapping[str, str])
     if name == AUTO:
         return f"fields renames the fields of one format, so name the format too: one of {', '.join(names[1:])}"
     known = next(one for one in formats if one.name == name)
-    unknown = [field for field in fields if field not in (*known.fields, *known.optional)]
+    unknown = [field for field in fields if field not in known.mappable]
     if unknown:
-        has = ", ".join((*known.fields, *known.optional))
-        turned = " (write FIELD OF THE FORMAT: YOUR FIELD)" if set(fields.values()) & {*known.fields, *known.optional} else ""
+        has = ", ".join(known.mappable)
+        turned = " (write FIELD OF THE FORMAT: YOUR FIELD)" if set(fields.values()) & set(known.mappable) else ""
         return f"the format {name} has no field {unknown[0][:60]!r}; it has {has}{turned}"
     return next((f"the field for {field!r} has no name" for field, path in fields.items() if not path), "")
 
 
 def file_reader(
     formats: Formats[Value], name: str, fields: Mapping[str, str], node: str, elsewhere: Mapping[str, Formats[object]]
-) -> Callable[[Mapping[str, JsonValue]], Value]:
+) -> Callable[[Mapping[str, JsonValue]], Dialogue[Value]]:
     """Returns a function that reads the records of one file in their order.
 
     The function raises BadDialogueError for a record that cannot be read, and UncarriedError for one that means more than is carried.
@@ -143,17 +159,17 @@ def file_reader(
     if name != AUTO:
         named = next(one for one in formats if one.name == name)
 
-        def read_named(record: Mapping[str, JsonValue]) -> Value:
+        def read_named(record: Mapping[str, JsonValue]) -> Dialogue[Value]:
             renamed = mapped(record, fields)
             if absent := next((field for field in fields if field in named.fields and field not in renamed), ""):
                 raise BadDialogueError(f"the field {fields[absent]!r} is missing, which {node}.fields names for {absent!r}")
             refuse_uncarried(record, named.reads, fields)
-            return named.read(renamed)
+            return Dialogue(named.read(renamed), read_tools(renamed))
 
         return read_named
     of_file: list[DialogueFormat[Value]] = []
 
-    def read(record: Mapping[str, JsonValue]) -> Value:
+    def read(record: Mapping[str, JsonValue]) -> Dialogue[Value]:
         fits = [one for one in formats if one.recognises(record)]
         fits = fits[:1] if fits[:1] == list(formats[:1]) else fits
         if not of_file:
@@ -166,7 +182,7 @@ def file_reader(
                 "write the records of each format into a file of their own"
             )
         refuse_uncarried(record, of_file[0].reads, {})
-        return of_file[0].read(record)
+        return Dialogue(of_file[0].read(record), read_tools(record))
 
     return read
 

@@ -7,6 +7,7 @@ because the digest of a stage's code follows imports: a discovered file would be
 from __future__ import annotations
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat
+from stages.examples.dialogue_formats.pair_helpsteer import FIELDS, HelpSteerFormat
 from stages.examples.dialogue_formats.pair_hh_rlhf import HhRlhfFormat
 from stages.examples.dialogue_formats.pair_messages import MessagePairFormat
 from stages.examples.dialogue_formats.pair_nectar import NectarFormat
@@ -24,6 +25,7 @@ PAIR_FORMATS: tuple[DialogueFormat[Pair], ...] = (
     UltraFeedbackFormat("ultrafeedback", ("instruction", "completions"), ("system",)),
     NectarFormat("nectar", ("prompt", "answers"), ("system",)),
     TwoAnswersFormat("shp", ("history", "human_ref_A", "human_ref_B", "labels"), ("system",), 0.5),
+    HelpSteerFormat("helpsteer", FIELDS, ("system",)),
     TwoAnswersFormat("helpsteer3", ("context", "response1", "response2", "overall_preference"), ("system",)),
 )
 """The first format reads a record that others recognise too."""

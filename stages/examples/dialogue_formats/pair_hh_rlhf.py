@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
-from stages.examples.items.dialogue import BadDialogueError, Messages, Pair, checked_pair, read_conversation_pair, read_text, read_turns
+from stages.examples.items.dialogue import BadDialogueError, Messages, Pair, read_conversation_pair, read_text, read_turns
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -35,7 +36,7 @@ class HhRlhfFormat(DialogueFormat[Pair]):
         texts = {field: read_text(record[field], field) for field in self.fields}
         chosen, rejected = (_turns(text if is_transcript(text) else prompt + text, field) for field, text in texts.items())
         pair = read_conversation_pair(chosen, rejected)
-        return checked_pair(with_system(record, pair.prompt), pair.chosen, pair.rejected)
+        return replace(pair, prompt=with_system(record, pair.prompt))
 
 
 def is_transcript(value: JsonValue) -> bool:

@@ -6,11 +6,12 @@ Source: TRL's preference format with an implicit prompt (extract_prompt).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_system
 from stages.examples.dialogue_formats.uncarried import PROMPTS
-from stages.examples.items.dialogue import Pair, checked_pair, read_conversation_pair
+from stages.examples.items.dialogue import Pair, read_conversation_pair
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -26,4 +27,4 @@ class MessagePairFormat(DialogueFormat[Pair]):
     def value(self, record: Mapping[str, JsonValue]) -> Pair:
         """Returns the pair of a record; see DialogueFormat.value."""
         pair = read_conversation_pair(record["chosen"], record["rejected"])
-        return checked_pair(with_system(record, pair.prompt), pair.chosen, pair.rejected)
+        return replace(pair, prompt=with_system(record, pair.prompt))

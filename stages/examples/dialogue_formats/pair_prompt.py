@@ -7,12 +7,13 @@ ignored); LLaMA-Factory's pairs (instruction, and an input that may be empty); I
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat, with_input, with_system
 from stages.examples.dialogue_formats.pair_hh_rlhf import is_transcript
 from stages.examples.dialogue_formats.uncarried import UncarriedError, UncarriedReason, says_something
-from stages.examples.items.dialogue import Pair, checked_pair, is_text, read_pair
+from stages.examples.items.dialogue import Pair, is_text, read_pair
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -37,4 +38,4 @@ class PromptPairFormat(DialogueFormat[Pair]):
                 raise UncarriedError(UncarriedReason.CONTEXT, "input")
             record = {**record, asked: with_input(record, asked)}
         pair = read_pair(record, asked)
-        return checked_pair(with_system(record, pair.prompt), pair.chosen, pair.rejected)
+        return replace(pair, prompt=with_system(record, pair.prompt))

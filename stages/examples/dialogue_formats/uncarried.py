@@ -1,8 +1,9 @@
 """The fields of chats and preference pairs that change what is to be learned and that training does not carry.
 
 A record with such a field is dropped and counted by its reason: trained as if the field were not there, it would teach something else than it
-says. A tool that is called without its call is an answer out of nowhere; an answer with label false is one not to learn. An answer with weight 0,
-or train: false, among others is carried: it is read and not trained.
+says. An answer with label false is one not to learn. An answer with weight 0, or train: false, among others is carried: it is read and not
+trained. Tools with their calls and results, and the reasoning of an answer, are carried where they are in the fields of CARRIED; a record that has
+them elsewhere, or in a shape that is not read, is dropped.
 Guarantee: every format is judged here (file_reader for the fields of a record, read_turns for those of a turn, read_text for parts of a
 content). A field that is null, empty or has the value that training assumes (weight 1, train true) changes nothing, and the record is kept.
 Cost: some look-ups per turn.
@@ -40,14 +41,20 @@ class UncarriedReason(StrEnum):
     REFUSAL = "refusal"
     EMPTY_TURN = "empty_turn"
     UNANSWERED = "unanswered"
+    ANSWER_TURNS = "answer_turns"
+    ONE_ANSWER = "one_answer"
     TIE = "tie"
 
 
 CAUSES: Mapping[str, tuple[str, str]] = {
-    UncarriedReason.TOOLS: ("offer or call tools, which are not carried yet", "Give chats without tools."),
+    UncarriedReason.TOOLS: (
+        "have tools, or calls of tools, where or in a shape in which they are not read",
+        "Write tools as a list of {type: function, function: {name, description, parameters}} in the field tools, calls as tool_calls of a turn of "
+        "the assistant, each {type: function, function: {name, arguments}} with an object of arguments, and results as turns of the role tool.",
+    ),
     UncarriedReason.REASONING: (
-        "hold reasoning apart from the answer, which is not carried yet",
-        "Write the reasoning into the content of the turn if the model is to write it, or remove the field.",
+        "hold reasoning that is no text reasoning_content of a turn of the assistant",
+        "Write it as reasoning_content beside the content of the turn, or remove the field.",
     ),
     UncarriedReason.LOSS_WEIGHT: (
         "weigh turns of the loss otherwise than with 0 or 1, or train none of them, which is not carried",
@@ -61,7 +68,9 @@ CAUSES: Mapping[str, tuple[str, str]] = {
         "set options of a chat template, which are not carried yet", "Remove the field if the chats mean the same without it.",
     ),
     UncarriedReason.MEDIA: ("hold images, sound, video or files", "Give chats of text alone."),
-    UncarriedReason.CONTENT_PARTS: ("have contents of several parts", "Write each content as one text."),
+    UncarriedReason.CONTENT_PARTS: (
+        "have texts of several parts outside the turns of a chat, or parts of an unknown type", "Write each content as one text.",
+    ),
     UncarriedReason.CONTEXT: (
         "have a text beside the prompt that their format does not read",
         "Write it into the prompt, or name a format and its fields so that it is read.",
@@ -72,6 +81,10 @@ CAUSES: Mapping[str, tuple[str, str]] = {
     UncarriedReason.REFUSAL: ("hold a refusal apart from the content", "Write the refusal as the content of the turn, or remove the record."),
     UncarriedReason.EMPTY_TURN: ("have a turn without content", "Give chats whose turns all say something."),
     UncarriedReason.UNANSWERED: ("have no answer", "Give trees that somebody answered."),
+    UncarriedReason.ANSWER_TURNS: (
+        "have answers of several turns, as where each calls a tool of its own", "Give pairs whose answers are one turn each.",
+    ),
+    UncarriedReason.ONE_ANSWER: ("have one answer to their prompt", "Give two rows or more with the same prompt, one after another."),
     UncarriedReason.TIE: ("prefer none of their answers", "Give pairs of a better and a worse answer."),
 }  # fmt: skip
 """Reason -> (what such records do, what to do about it)."""
@@ -108,7 +121,7 @@ def _sets(value: JsonValue) -> bool:
     return value is not None and (not isinstance(value, str) or says_something(value))
 
 
-def _says_text(value: JsonValue) -> bool:
+def says_text(value: JsonValue) -> bool:
     """Returns whether a value holds text; a switch such as "on" is none."""
     return isinstance(value, str | list | dict) and says_something(value) and not (isinstance(value, str) and _word(value) in TRUE | FALSE)
 
@@ -166,7 +179,7 @@ ANYWHERE: Mapping[str, tuple[Changes, UncarriedReason]] = {
         "tools", "functions", "tool_calls", "tool_call", "function_call", "tool_responses", "tool_response", "tool_results",
     ),
     **_rules(
-        _says_text, UncarriedReason.REASONING,
+        says_text, UncarriedReason.REASONING,
         "reasoning_content", "reasoning", "reasoning_details", "thinking", "thinking_blocks", "thought", "thoughts", "chain_of_thought", "cot",
         "rationale",
     ),
@@ -193,6 +206,10 @@ IN_TURNS: Mapping[str, tuple[Changes, UncarriedReason]] = {
     **_rules(says_something, UncarriedReason.CHAT_TEMPLATE, "prefix", "partial"),
     **_rules(says_something, UncarriedReason.REFUSAL, "refusal"),
 }
+REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Fields of a turn with its reasoning."""
+CARRIED: Mapping[str, tuple[str, ...]] = {"assistant": ("tool_calls", "function_call", *REASONING), "tool": ("tool_call_id", "name")}
+"""Role -> fields of its turns that are read."""
 BESIDE_PROMPTS: Mapping[str, tuple[Changes, UncarriedReason]] = {
     **ANYWHERE,
     **_rules(says_something, UncarriedReason.CONTEXT, "input", "context", "history", "document", "passage"),
@@ -204,13 +221,9 @@ OF_JUDGES = ("rationale",)
 PROMPTS = ("prompt", "instruction", "question")
 """Fields that hold a prompt of their own."""
 FOREIGN_ROLES: Mapping[str, UncarriedReason] = {
-    **dict.fromkeys(
-        ("tool", "tools", "tool_call", "tool_calls", "tool_response", "tool_result", "tool_results", "function", "function_call",
-         "function_response", "observation", "ipython", "environment"), UncarriedReason.TOOLS,
-    ),
+    **dict.fromkeys(("tools", "tool_calls", "tool_results", "environment"), UncarriedReason.TOOLS),
     **dict.fromkeys(("reasoning", "thinking", "thought"), UncarriedReason.REASONING),
-    **dict.fromkeys(("developer",), UncarriedReason.SPEAKER),
-}  # fmt: skip
+}
 """Role that other tools know -> why a chat with it is dropped. Any other role is a mistake."""
 PART_WORDS: Sequence[tuple[UncarriedReason, tuple[str, ...]]] = (
     (UncarriedReason.MEDIA, ("image", "audio", "video", "file", "document")),
@@ -266,7 +279,7 @@ def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonV
         turn: The turn.
         where: Its place, such as "messages[1]".
         role: Its role as the record has it.
-        known: Its role among ROLES; "" for another.
+        known: Its role in our terms; "" for another.
         untrained: Whether it is an answer that is read and not trained.
 
     Raises:
@@ -274,17 +287,24 @@ def refuse_uncarried_turn(turn: Mapping[str, JsonValue], where: str, role: JsonV
     """
     if not known and isinstance(role, str) and (reason := FOREIGN_ROLES.get(_word(role))):
         raise UncarriedError(reason, f"{where} ({role})")
+    carried = CARRIED.get(known, ())
     for name, value in turn.items():
-        if name not in IN_TURNS or untrained and name in SWITCHES and (_leaves_out(name, value) or not IN_TURNS[name][0](value)):
+        if (
+            name not in IN_TURNS
+            or name in carried
+            or untrained
+            and name in SWITCHES
+            and (_leaves_out(name, value) or not IN_TURNS[name][0](value))
+        ):
             continue
         changes, reason = IN_TURNS[name]
-        if known in ("system", "user") and reason == UncarriedReason.LOSS_WEIGHT:
+        if known != "assistant" and reason == UncarriedReason.LOSS_WEIGHT:
             changed = name in TRAINED and _hides(value)  # such turns are not trained
         else:
             changed = changes(value)
         if changed:
             raise UncarriedError(reason, f"{where}.{name}")
-    speaker = turn.get("name")
+    speaker = None if "name" in carried else turn.get("name")
     if says_something(speaker) and not (isinstance(speaker, str) and _word(speaker) in (known, _word(str(role)))):
         raise UncarriedError(UncarriedReason.SPEAKER, f"{where}.name")
 
@@ -306,11 +326,25 @@ def text_of_parts(parts: Sequence[Mapping[str, JsonValue]], where: str) -> JsonV
     Raises:
         UncarriedError: There are several parts, or the part is no text. Templates join several texts each in its own way.
     """
+    refuse_other_parts(parts, where)
+    if len(parts) > 1:
+        raise UncarriedError(UncarriedReason.CONTENT_PARTS, where)
+    return text_of_part(parts[0]) if parts else None
+
+
+def text_of_part(part: Mapping[str, JsonValue]) -> JsonValue:
+    """Returns the text of a part of text."""
+    return next((part[kind] for kind in TEXT_PARTS if kind in part), None)
+
+
+def refuse_other_parts(parts: Sequence[Mapping[str, JsonValue]], where: str) -> None:
+    """Refuses a content with a part that is no text.
+
+    Raises:
+        UncarriedError: There is one.
+    """
     for part in parts:
         kinds = [str(part["type"])] if "type" in part else [name for name, value in part.items() if says_something(value)]
         if not all(kind in TEXT_PARTS for kind in kinds):
             found = (reason for reason, words in PART_WORDS if any(word in kind.casefold() for kind in kinds for word in words))
             raise UncarriedError(next(found, UncarriedReason.CONTENT_PARTS), where)
-    if len(parts) > 1:
-        raise UncarriedError(UncarriedReason.CONTENT_PARTS, where)
-    return next((part[kind] for part in parts for kind in TEXT_PARTS if kind in part), None)

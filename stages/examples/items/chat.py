@@ -165,10 +165,12 @@ def render(
             all assistant messages are trained, each with what ends a turn, but for those whose WEIGHT is NOT_TRAINED.
         tools: Definitions of tools, as JSON schemas.
 
-    A chat that the template refuses, or in which what is trained cannot be told, is a RefusedChatError.
+    A chat that the template refuses or leaves something of out, or in which what is trained cannot be told, is a RefusedChatError.
     """
     said = [{name: value for name, value in message.items() if name != WEIGHT} for message in messages]
-    chat = _template(form).chat(_marked(said, form), _marked(tools, form), last_only)
+    used = _template(form)
+    used.refuse_unexpressed(said, tools)
+    chat = used.chat(_marked(said, form), _marked(tools or None, form), last_only)
     ids, trained = _encoded(chat.text, form, chat.trained if last_only else _weighed(messages, chat.trained))
     mask = [0] * len(ids)
     for first, last in trained:
@@ -329,11 +331,6 @@ def _piece(text: str, form: ChatFormat, as_text: bool) -> tuple[list[int], list[
         return after.ids[len(line) :], [(begin - 1, end - 1) for begin, end in after.offsets[len(line) :]]
     encoding = form.encode_chat(text)
     return encoding.ids, encoding.offsets
-
-
-def special_token_in(text: str) -> str:
-    """Returns the first special token that is spelt out in `text`; "" without one. Such text would forge a turn when it is rendered."""
-    return next((token for token in SPECIAL_TOKENS if token in text), "")
 
 
 def complete_prompt(first_half: str) -> str:

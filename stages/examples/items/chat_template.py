@@ -1,19 +1,21 @@
-"""Renders chats by the Jinja chat template of a tokenizer, and says which characters the assistant wrote.
+"""Renders chats by the Jinja chat template of a tokenizer, and says which characters the assistant wrote, and what a template does not write.
 
 Guarantee: the text is that of transformers' `apply_chat_template`, but for `strftime_now`, which gives one fixed date: no artifact depends on the day
 on which it is made. The trained characters are those between `{% generation %}` and `{% endgeneration %}`. A template without them is asked for
 the beginnings of the chat: what the model is given before a turn must be a prefix of the whole text, and the turn is what follows it. What
-cannot be told so is refused.
-Cost: one rendering per chat, and three more per turn of the assistant if the template has no generation blocks.
+cannot be told so is refused. The arguments of a call are given to a template as an object, or as the text of their JSON if it writes only that.
+Cost: one rendering per chat, three more per turn of the assistant if the template has no generation blocks, and one more for a chat with tools.
 Source: transformers.utils.chat_template_utils of transformers 5.23, whose sandbox this is, with limits on what grows.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,9 +31,6 @@ DATE = (2024, 7, 26)
 """What `strftime_now` gives: the date that Llama 3's template has where there is no clock."""
 PROBE = "\ue000loam\ue001"
 """Stands for what a turn says, where its place is looked for. Of the private use area, so that it has no character with a text in common."""
-REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Names of the field with the reasoning of a message. transformers gives it to templates by the first two."""
-
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 Message = Mapping[str, "JsonValue"]
@@ -42,6 +41,67 @@ Span = tuple[int, int]
 
 class RefusedChatError(ValueError):
     """A chat that its template refuses, or in which the assistant's turns cannot be told. The message is a sentence."""
+
+
+class Lacks(StrEnum):
+    """What of a chat a template does not write."""
+
+    TOOLS = "tools, their calls or their results"
+    REASONING = "the reasoning before an answer"
+    ROLE = "messages of the system or the developer"
+    PARTS = "contents of several texts"
+
+
+class UnexpressedError(RefusedChatError):
+    """A chat with something that its template leaves out."""
+
+    def __init__(self, lacks: Lacks) -> None:
+        """Makes the error of a chat."""
+        super().__init__(f"its chat template does not write {lacks}")
+        self.lacks = lacks
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Texts that stand for those of a chat, each for one: names that no template escapes. found: all that were given out."""
+
+    found: list[str] = field(default_factory=list)
+
+    def new(self) -> str:
+        """Returns another one; none is part of another."""
+        self.found.append(f"loam_{len(self.found)}_probe")
+        return self.found[-1]
+
+    def thought(self, message: Message) -> Message:
+        """Returns a message with a probe in place of its reasoning."""
+        return {**message, "reasoning_content": self.new()} if message.get("reasoning_content") else message
+
+    def called(self, message: Message) -> Message:
+        """Returns a message with probes in place of the result of a tool, or of the names and arguments of its calls."""
+        if message["role"] == "tool" and message.get("content"):
+            return {**message, "content": self.new()}
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list):
+            return message
+        known = [call for call in calls if isinstance(call, dict)]
+        return {**message, "tool_calls": [{**call, "function": {"name": self.new(), "arguments": {"loam": self.new()}}} for call in known]}
+
+    def defined(self, tool: JsonValue) -> JsonValue:
+        """Returns the definition of a tool with a probe as its name."""
+        function = tool.get("function") if isinstance(tool, dict) else None
+        return {**tool, "function": {**function, "name": self.new()}} if isinstance(tool, dict) and isinstance(function, dict) else tool
+
+
+DEFINED: JsonValue = {
+    "type": "function",
+    "function": {
+        "name": "loam", "description": "?",
+        "parameters": {"type": "object", "properties": {"a": {"type": "string", "description": "?"}}, "required": ["a"]},
+    },
+}  # fmt: skip
+"""A tool with which a template is tried."""
+CALL_ID = "loam00001"
+"""The id of a call: nine letters and digits, as Mistral's templates want it."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +133,57 @@ class ChatTemplate:
     generation: bool
     training: ChatTemplate | None = None
     in_parts: bool = False
+
+    @cached_property
+    def calls_as_text(self) -> bool:
+        """Whether the template writes the arguments of a call only from a text with their JSON, and not from an object."""
+        written = []
+        for as_text in (False, True):
+            asked = [_as_template_reads(message, self.in_parts, as_text) for message in _call_chat(PROBE)]
+            try:
+                written.append(PROBE in self._render(asked, [DEFINED], prompt=False)[0])
+            except RefusedChatError:
+                written.append(False)
+        return written == [False, True]
+
+    @cached_property
+    def lacking(self) -> frozenset[str]:
+        """Which of the roles system and developer, and contents of several texts (PARTS), the template leaves out without refusing them."""
+        asked: Message = {"role": "user", "content": "?"}
+        tried: Mapping[str, list[Message]] = {
+            **{role: [{"role": role, "content": PROBE}, asked] for role in ("system", "developer")},
+            Lacks.PARTS: [{"role": "user", "content": [{"type": "text", "text": "?"}, {"type": "text", "text": PROBE}]}],
+        }
+        texts = {name: self._text_if_any(messages, None) for name, messages in tried.items()}
+        return frozenset(name for name, text in texts.items() if text is not None and (PROBE not in text or "'type':" in text))
+
+    def _text_if_any(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None) -> str | None:
+        """Returns the text of a chat; None if the template refuses it."""
+        try:
+            return self.text(messages, tools)
+        except RefusedChatError:
+            return None
+
+    def refuse_unexpressed(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None) -> None:
+        """Refuses a chat of which the template leaves something out. It may leave out reasoning, as many do of earlier turns, if not all of it.
+
+        Raises:
+            UnexpressedError: There is something.
+        """
+        if any(message["role"] in self.lacking for message in messages):
+            raise UnexpressedError(Lacks.ROLE)
+        if Lacks.PARTS in self.lacking and any(isinstance(message.get("content"), list) for message in messages):
+            raise UnexpressedError(Lacks.PARTS)
+        probes = Probes()
+        thought = [probes.thought(message) for message in messages]
+        text = self._text_if_any(thought, tools) if probes.found else None
+        if text is not None and not any(probe in text for probe in probes.found):
+            raise UnexpressedError(Lacks.REASONING)
+        probes = Probes()
+        called, defined = [probes.called(message) for message in messages], [probes.defined(tool) for tool in tools or ()]
+        text = self._text_if_any(called, defined or None) if probes.found else None
+        if text is not None and not all(probe in text for probe in probes.found):
+            raise UnexpressedError(Lacks.TOOLS)
 
     @cached_property
     def stop(self) -> str:
@@ -128,9 +239,12 @@ class ChatTemplate:
         return spans[len(self._rendered(messages[:-1], tools, prompt=False)[1]) :]
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[JsonValue] | None, prompt: bool) -> tuple[str, list[Span]]:
+        as_text = any(message.get("tool_calls") for message in messages) and self.calls_as_text
+        return self._render([_as_template_reads(message, self.in_parts, as_text) for message in messages], tools, prompt)
+
+    def _render(self, given: list[Variables], tools: Sequence[JsonValue] | None, prompt: bool) -> tuple[str, list[Span]]:
         from jinja2 import TemplateError
 
-        given = [_as_template_reads(message, self.in_parts) for message in messages]
         values: Any = {**self.variables, "messages": given, "tools": tools, "documents": None, "add_generation_prompt": prompt}
         try:
             return self.render(values)
@@ -206,14 +320,42 @@ def _common(one: str, other: str) -> int:
     return len(one) if other.startswith(one) else len(os.path.commonprefix([one, other]))
 
 
-def _as_template_reads(message: Message, in_parts: bool) -> Variables:
-    """Returns a message as transformers gives it to a template: without empty fields, the reasoning under both of its names."""
+def _as_template_reads(message: Message, in_parts: bool, calls_as_text: bool) -> Variables:
+    """Returns a message as transformers gives it to a template: without empty fields, the reasoning under both of its names.
+
+    Args:
+        message: The message. If it has calls alone, its content is the empty text: templates accept that where they accept none, and others, too.
+        in_parts: Whether a content is a list of parts.
+        calls_as_text: Whether the arguments of a call are a text.
+    """
     found: Variables = {name: value for name, value in message.items() if value is not None}
-    if (reasoning := next((found[name] for name in REASONING if name in found), None)) is not None:
-        found = {"thinking": reasoning, **found, "reasoning_content": reasoning}
+    if (reasoning := found.get("reasoning_content")) is not None:
+        found = {"thinking": reasoning, **found}
+    if calls := found.get("tool_calls"):
+        found["content"] = found.get("content", "")
+        found["tool_calls"] = [_call_as_text(call) for call in calls] if calls_as_text and isinstance(calls, list) else calls
     if in_parts and isinstance(found.get("content"), str):
         found["content"] = [{"type": "text", "text": found["content"]}]
     return found
+
+
+def _call_as_text(call: JsonValue) -> JsonValue:
+    """Returns a call with its arguments as a text."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict):
+        return call
+    return {**call, "function": {**function, "arguments": json.dumps(function.get("arguments"), ensure_ascii=False)}}
+
+
+def _call_chat(argument: str) -> list[Message]:
+    """Returns a chat with a call of the tool DEFINED."""
+    call: JsonValue = {"id": CALL_ID, "type": "function", "function": {"name": "loam", "arguments": {"a": argument}}}
+    return [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": CALL_ID, "name": "loam", "content": "?"},
+        {"role": "assistant", "content": "!"},
+    ]
 
 
 def compile_template(source: str, variables: Mapping[str, str], special: Sequence[str]) -> ChatTemplate:

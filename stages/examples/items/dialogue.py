@@ -8,25 +8,43 @@ Source: the messages format of chat APIs (role, content); prompt/chosen/rejected
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from stages.corpus.text.turns import chat_texts, turn_text
 from stages.corpus.text.words import normalise_words
 from stages.examples.dialogue_formats.uncarried import (
+    REASONING,
     UncarriedError,
     UncarriedReason,
     leaves_out,
     parts_of,
+    refuse_other_parts,
     refuse_uncarried_turn,
+    says_text,
+    text_of_part,
     text_of_parts,
 )
-from stages.examples.items.chat import NOT_TRAINED, ROLES, WEIGHT, special_token_in
+from stages.examples.items.chat import NOT_TRAINED, ROLES, WEIGHT
 from stages.examples.items.field_mapping import shown_fields
+from stages.examples.items.tool_calls import CALLS, calls_of, read_calls
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-Messages = list[dict[str, str]]
+Turn = dict[str, "JsonValue"]
+"""A message: role and content; of the assistant also reasoning_content and tool_calls, of a tool also tool_call_id and name. The content is a text,
+or the list of its parts; a turn that calls tools need not have one."""
+Messages = list[Turn]
+CALL = "call"
+"""What a role is whose content is a call of a tool as JSON."""
+TURN_ROLES: Mapping[str, str] = {
+    **dict(zip(ROLES, ROLES, strict=True)),
+    "developer": "developer",
+    **dict.fromkeys(("tool", "function", "ipython", "observation", "tool_response", "tool_result", "function_response"), "tool"),
+    **dict.fromkeys(("function_call", "tool_call"), CALL),
+}
+"""Role in a list of messages -> role."""
 
 
 class BadDialogueError(ValueError):
@@ -43,11 +61,19 @@ class TurnFieldsError(BadDialogueError):
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt and two answers to it."""
+    """A prompt and two answers to it.
+
+    Attributes:
+        prompt: The messages before the answer.
+        chosen: Everything that the better answer says, as one text.
+        rejected: The same of the other one.
+        turns: Both answers as turns; None where they are texts alone.
+    """
 
     prompt: Messages
     chosen: str
     rejected: str
+    turns: tuple[Turn, Turn] | None = None
 
 
 def read_messages(value: JsonValue) -> Messages:
@@ -86,7 +112,7 @@ def read_pair(record: Mapping[str, JsonValue], asked: str = "prompt") -> Pair:
         if not part:
             raise BadDialogueError(f"the field {asked!r} is not in the conversation with which chosen and rejected begin")
         return pair
-    return checked_pair(prompt, _answer(chosen, "chosen"), _answer(rejected, "rejected"))
+    return pair_of_turns(prompt, _answer(chosen, "chosen"), _answer(rejected, "rejected"))
 
 
 def read_conversation_pair(chosen: JsonValue, rejected: JsonValue) -> Pair:
@@ -102,8 +128,26 @@ def read_conversation_pair(chosen: JsonValue, rejected: JsonValue) -> Pair:
     same = next((n for n, (a, b) in enumerate(zip(better, worse, strict=False)) if a != b), min(len(better), len(worse)))
     for field, turns in found.items():
         if len(turns) != same + 1 or turns[-1]["role"] != "assistant":
+            _refuse_results(turns[same:], field)
             raise BadDialogueError(f"{field} does not end with one assistant turn after the turns that chosen and rejected share ({same})")
-    return checked_pair(better[:same], better[-1]["content"], worse[-1]["content"])
+    return pair_of_turns(better[:same], better[-1], worse[-1])
+
+
+def _refuse_results(answer: Messages, field: str) -> None:
+    """Refuses an answer of several turns with the result of a tool among them.
+
+    Raises:
+        UncarriedError: It is one.
+    """
+    if any(turn["role"] == "tool" for turn in answer):
+        raise UncarriedError(UncarriedReason.ANSWER_TURNS, field)
+
+
+def pair_of_turns(prompt: Messages, chosen: Turn, rejected: Turn) -> Pair:
+    """Returns the pair of two turns of the assistant. Raises BadDialogueError like `checked_pair`."""
+    pair = checked_pair(prompt, turn_text(chosen), turn_text(rejected))
+    plain = all(turn.keys() <= {"role", "content"} and isinstance(turn.get("content"), str) for turn in (chosen, rejected))
+    return pair if plain else replace(pair, turns=(chosen, rejected))
 
 
 def checked_pair(prompt: Messages, chosen: str, rejected: str) -> Pair:
@@ -132,14 +176,9 @@ def refuse_missing(record: Mapping[str, JsonValue], fields: Sequence[str]) -> No
             raise BadDialogueError(f"the field {field!r} is missing")
 
 
-def contents(messages: Sequence[Mapping[str, str]]) -> str:
-    """Returns the contents of all messages as one text, for the search for benchmark items."""
-    return "\n".join(message["content"] for message in messages)
-
-
-def forged_token(texts: Sequence[str]) -> str:
-    """Returns the first special token that is spelt out in any of the texts; "" without one."""
-    return next((token for text in texts if (token := special_token_in(text))), "")
+def contents(messages: Sequence[Mapping[str, JsonValue]], tools: Sequence[JsonValue] = ()) -> str:
+    """Returns everything in a chat as one text, for the search for benchmark items."""
+    return "\n".join(text for _, text in chat_texts(messages, tools))
 
 
 def split_key(answer: str) -> str:
@@ -152,48 +191,115 @@ def read_turns(
     field: str,
     role: str = "role",
     content: str = "content",
-    roles: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] = TURN_ROLES,
     weighed: bool = False,
 ) -> Messages:
-    """Returns a list of messages. refuse_uncarried_turn refuses turns with fields that training does not carry.
+    """Returns a list of messages. A turn that training does not carry, or whose calls or reasoning cannot be read, is an UncarriedError.
 
     Args:
         value: The list.
         field: Its name, for messages of errors.
         role: Name of a message's field with the role.
         content: Name of a message's field with the text.
-        roles: Role as the list has it -> role; None for ROLES as they are.
+        roles: Role as the list has it -> role, or CALL.
         weighed: Whether an answer may be left out of the loss, if another one is trained. It then has WEIGHT.
 
     Raises:
         BadDialogueError: The value is not a list, or a message has no role, an unknown role or no content. If it is the first turn and has
             fields of other names, it is a TurnFieldsError.
-        UncarriedError: A message has an empty content.
     """
-    known = roles or dict(zip(ROLES, ROLES, strict=True))
     if not isinstance(value, list) or not value:
         raise BadDialogueError(f"the field {field!r} is not a list of messages")
-    left_out = [leaves_out(one) if isinstance(one, Mapping) and known.get(str(one.get(role))) == "assistant" else None for one in value]
+    known = [_role(one.get(role), roles) if isinstance(one, Mapping) else "" for one in value]
+    left_out = [
+        leaves_out(one) if isinstance(one, Mapping) and is_of == "assistant" else None for one, is_of in zip(value, known, strict=True)
+    ]
     weighed = weighed and False in left_out
-    messages = []
-    for number, message in enumerate(value):
+    messages: Messages = []
+    for number, (message, is_of) in enumerate(zip(value, known, strict=True)):
         where = f"{field}[{number}]"
         untrained = weighed and left_out[number] is True
         if isinstance(message, Mapping):
-            given = message.get(role)
-            refuse_uncarried_turn(message, where, given, known.get(given, "") if isinstance(given, str) else "", untrained)
-        if number == 0 and isinstance(message, Mapping) and len(message) > 1:
+            refuse_uncarried_turn(message, where, message.get(role), is_of, untrained)
+        if number == 0 and isinstance(message, Mapping) and len(message) > 1 and not any(name in message for name in CALLS):
             _refuse_other_names(message, where, role, content)
         if not isinstance(message, Mapping) or role not in message:
             raise BadDialogueError(f"{where} has no {role}")
-        given = message[role]
-        if not isinstance(given, str) or given not in known:
-            raise BadDialogueError(f"{where} has the role {str(given)[:40]!r}; the roles are {', '.join(known)}")
-        said = message.get(content)
-        if content in message and (said is None or isinstance(said, str) and not said.strip()):
-            raise UncarriedError(UncarriedReason.EMPTY_TURN, where)
-        messages.append({"role": known[given], "content": read_text(said, where)} | ({WEIGHT: NOT_TRAINED} if untrained else {}))
+        if not is_of:
+            raise BadDialogueError(f"{where} has the role {str(message[role])[:40]!r}; the roles are {', '.join(roles)}")
+        if roles.get(str(message[role])) == CALL:
+            turn: Turn = {"role": "assistant", "tool_calls": calls_of(message.get(content), where)}
+        else:
+            turn = _turn(message, where, is_of, content)
+        messages.append(_named_result(turn, messages) | ({WEIGHT: NOT_TRAINED} if untrained else {}))
     return messages
+
+
+def _role(given: JsonValue, roles: Mapping[str, str]) -> str:
+    """Returns the role of a turn as one of those of chat templates; empty for an unknown one."""
+    known = roles.get(given, "") if isinstance(given, str) else ""
+    return "assistant" if known == CALL else known
+
+
+def _turn(message: Mapping[str, JsonValue], where: str, role: str, content: str) -> Turn:
+    """Returns a message. The parameters are those of `read_turns`.
+
+    Raises:
+        UncarriedError: It has an empty content.
+    """
+    turn: Turn = {"role": role}
+    calls = read_calls(message, where) if role == "assistant" else []
+    said = message.get(content)
+    blank = said is None or isinstance(said, str) and not said.strip()
+    if role == "tool" and content in message and blank:
+        turn["content"] = ""
+    elif not (blank and calls):
+        if content in message and blank:
+            raise UncarriedError(UncarriedReason.EMPTY_TURN, where)
+        turn["content"] = _content(said, where)
+    if role == "assistant" and (thought := _reasoning(message, where)):
+        turn["reasoning_content"] = thought
+    if calls:
+        turn["tool_calls"] = calls
+    for name in ("tool_call_id", "name") if role == "tool" else ():
+        if isinstance(given := message.get(name), str) and given:
+            turn[name] = given
+    return turn
+
+
+def _content(value: JsonValue, where: str) -> JsonValue:
+    """Returns a text, or the parts of a content of several texts. Raises BadDialogueError like `read_text`."""
+    parts = parts_of(value)
+    if len(parts) < 2:
+        return read_text(value, where)
+    refuse_other_parts(parts, where)
+    texts = [text_of_part(part) for part in parts]
+    for text in texts:
+        read_text(text, where)
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def _reasoning(message: Mapping[str, JsonValue], where: str) -> str:
+    """Returns the reasoning of an answer; empty without any.
+
+    Raises:
+        UncarriedError: It is not a text, or there are two.
+    """
+    given = {name: message[name] for name in REASONING if says_text(message.get(name))}
+    texts = {text.strip() for text in given.values() if isinstance(text, str)}
+    if len(texts) > 1 or not all(isinstance(text, str) for text in given.values()):
+        raise UncarriedError(UncarriedReason.REASONING, f"{where}.{list(given)[-1]}")
+    return next(iter(texts), "")
+
+
+def _named_result(turn: Turn, before: Messages) -> Turn:
+    """Returns a turn; the result of a tool without a name with that of the one call just before it, which some chat templates write."""
+    calls = before[-1].get("tool_calls") if before and turn["role"] == "tool" else None
+    if "name" in turn or not isinstance(calls, list) or len(calls) != 1:
+        return turn
+    (call,) = calls
+    function = call.get("function") if isinstance(call, dict) else None
+    return {**turn, "name": function["name"]} if isinstance(function, dict) else turn
 
 
 def _refuse_other_names(turn: Mapping[str, JsonValue], where: str, role: str, content: str) -> None:
@@ -225,13 +331,14 @@ def are_texts(value: JsonValue) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)
 
 
-def _answer(value: JsonValue, field: str) -> str:
+def _answer(value: JsonValue, field: str) -> Turn:
     if is_text(value):
-        return read_text(value, field)
+        return {"role": "assistant", "content": read_text(value, field)}
     turns = read_turns(value, field)
     if len(turns) != 1 or turns[0]["role"] != "assistant":
+        _refuse_results(turns, field)
         raise BadDialogueError(f"{field} is not one assistant turn")
-    return turns[0]["content"]
+    return turns[0]
 
 
 def read_text(value: JsonValue, where: str) -> str:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypedDict, TypeVar, cast
 
+from stages.examples.items.example_sources import ExampleSource, place_of
+from stages.examples.items.tool_calls import without_nulls
 from stages.record.contract.declaration import Context, Outcome
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import SideTable
 from stages.record.store.external import refuse_copies
-from stages.record.tables.jsonl import BAD_RECORD, JsonRecord, base_name, decision_record_counts, read_user_records
+from stages.record.tables.jsonl import BAD_RECORD, JsonRecord, Row, base_name, decision_record_counts, is_parquet, read_user_records
 from stages.record.tables.parquet import TableRow, read_rows, schema, write_rows
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pydantic import JsonValue
 
     from stages.record.contract.declaration import Artifact, ExternalFile
@@ -58,13 +64,13 @@ class JudgedExample(Protocol):
         """The characters in the record counts."""
 
 
-def refuse_no_source(ctx: Context, docstrings: object, what: str, pattern: str) -> None:
+def refuse_no_source(ctx: Context, sources: Mapping[str, ExampleSource], docstrings: object, what: str, pattern: str) -> None:
     """Refuses a recipe that gives neither files nor docstrings. pattern: an example of files, for the advice.
 
     Raises:
         StageError: There is no source.
     """
-    if not ctx.files("files") and docstrings is None:
+    if not sources and docstrings is None:
         raise StageError(
             f"There are no {what}: neither files nor docstrings are given.",
             where=f"{ctx.node}.files",
@@ -100,42 +106,84 @@ def refuse_none_left(ctx: Context, what: str, outcome: Outcome, faults: Sequence
     raise StageError(f"No {what} is left: {cause}.", where=f"{ctx.node}: dropped {dict(dropped)}", do=do)
 
 
+@dataclass(frozen=True)
+class ReadExample(Generic[Value]):
+    """A record that was read.
+
+    Attributes:
+        doc_id: Identity of the example.
+        source: Name of its source in the table: that of the recipe, else the record's own or its file's.
+        of: Name of the recipe's source; empty for files without one.
+        value: What was read, or the error by which it is set aside.
+    """
+
+    doc_id: UUID
+    source: str
+    of: str
+    value: Value
+
+
 def read_examples(
-    ctx: Context, reader: Callable[[], Callable[[Mapping[str, JsonValue]], Value]], refused: type[ValueError], set_aside: type[SetAside]
-) -> Iterator[tuple[JsonRecord, Value | SetAside]]:
-    """Yields the records of the field `files` and the value that is read from each, or the error by which it is set aside.
+    ctx: Context,
+    sources: Mapping[str, ExampleSource],
+    reader: Callable[[ExampleSource, str], Callable[[Mapping[str, JsonValue]], Value]],
+    refused: type[ValueError],
+    set_aside: type[SetAside],
+    joined: Callable[[ExampleSource, Iterator[JsonRecord]], Iterator[JsonRecord]] = lambda _, records: records,
+) -> Iterator[ReadExample[Value | SetAside]]:
+    """Yields what is read from each record of the sources, or the error by which it is set aside.
 
     Args:
         ctx: The stage's context.
-        reader: Returns the function that reads the records of one file in their order.
+        sources: Name -> source (`given_sources`).
+        reader: Returns the function that reads the records of one file of a source in their order. Its second argument is where the settings of
+            the source are, for messages.
         refused: What this function raises for a record that it cannot read, which is then a bad record. If the first FIRST_RECORDS of a
             file, or all, cannot be read for one and the same reason, the file is refused, whatever number of bad records is allowed.
         set_aside: What this function raises for a record that it can read and that the caller drops with a reason.
+        joined: Function from the records of a file to those that are read, several of which may be made one.
     """
-    refuse_copies((file.uri, file.identity) for file in ctx.files("files") if file.bytes)
-    for file in ctx.files("files"):
-        read, faults, unread, readable = reader(), set[str](), 0, False
-        for record in read_user_records(file, ctx):
-            try:
-                value = read(record.value)
-            except refused as error:
-                ctx.drop(str(error), record.where, record.text())
-                faults.add(str(error))
-                unread += 1
-                if unread == FIRST_RECORDS and len(faults) == 1 and not readable:
-                    _refuse_file(ctx, file, f"The first {unread} records", str(error))
-                continue
-            except set_aside as error:
-                readable = True
-                yield record, error
-                continue
+    files = {name: ctx.files(f"{place_of(name)}files") for name in sources}
+    refuse_copies((file.uri, file.identity) for given in files.values() for file in given if file.bytes)
+    for name, source in sources.items():
+        place = f"{ctx.node}.{place_of(name)}".removesuffix(".")
+        for file in files[name]:
+            records = joined(source, read_user_records(file, ctx))
+            for record, value in _read_file(records, reader(source, place), refused, set_aside, partial(_refuse_file, file, place), ctx):
+                yield ReadExample(record.doc_id, name or record.source, name, value)
+
+
+def _read_file(
+    records: Iterable[JsonRecord],
+    read: Callable[[Mapping[str, JsonValue]], Value],
+    refused: type[ValueError],
+    set_aside: type[SetAside],
+    refuse: Callable[[str, str], None],
+    ctx: Context,
+) -> Iterator[tuple[JsonRecord, Value | SetAside]]:
+    """Yields the records of one file with what is read from each. refuse: refuses the file; the others as of `read_examples`."""
+    faults, unread, readable = set[str](), 0, False
+    for record in records:
+        try:
+            value = read(cast(Row, without_nulls(record.value)) if is_parquet(record.file) else record.value)
+        except refused as error:
+            ctx.drop(str(error), record.where, record.text())
+            faults.add(str(error))
+            unread += 1
+            if unread == FIRST_RECORDS and len(faults) == 1 and not readable:
+                refuse(f"The first {unread} records", str(error))
+            continue
+        except set_aside as error:
             readable = True
-            yield record, value
-        if len(faults) == 1 and not readable:
-            _refuse_file(ctx, file, "All records", faults.pop())
+            yield record, error
+            continue
+        readable = True
+        yield record, value
+    if len(faults) == 1 and not readable:
+        refuse("All records", faults.pop())
 
 
-def _refuse_file(ctx: Context, file: ExternalFile, which: str, fault: str) -> None:
+def _refuse_file(file: ExternalFile, place: str, which: str, fault: str) -> None:
     """Refuses a file in the wrong format.
 
     Raises:
@@ -144,7 +192,7 @@ def _refuse_file(ctx: Context, file: ExternalFile, which: str, fault: str) -> No
     raise StageError(
         f"{which} of {base_name(file)} cannot be read: {fault}.",
         where=file.uri,
-        do=f"Correct the file as the reason says, or set {ctx.node}.format and {ctx.node}.fields if it names them.",
+        do=f"Correct the file as the reason says, or set {place}.format and {place}.fields if it names them.",
     )
 
 

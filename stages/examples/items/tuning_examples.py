@@ -1,8 +1,8 @@
 """Prepares tuning examples (conversations or pairs) before they are written: checks them, splits them, or makes them from documentation.
 
-Guarantee: an example that holds a special token or a benchmark item, or that means more than training carries, is dropped with that reason.
-The split depends on the words of the
-answer, and is the same for conversations and pairs.
+Guarantee: an example that holds a benchmark item, or that means more than training carries, is dropped with that reason. The split depends on
+the words of the answer, and is the same for conversations and pairs. A special token that an example spells out is text in training
+(stages/examples/items/chat.py).
 Cost: one search per text in the n-gram index.
 Source: n-grams of 13 words, Brown et al. 2020, appendix C.
 """
@@ -18,7 +18,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from stages.corpus.text.hash_sampling import hash_value, is_sampled
 from stages.examples.dialogue_formats.uncarried import CAUSES, UncarriedError
 from stages.examples.items.chat import complete_prompt, what_prompt
-from stages.examples.items.dialogue import forged_token, split_key
+from stages.examples.items.dialogue import split_key
 
 if TYPE_CHECKING:
     from stages.corpus.text.ngrams import Index
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class TuningReason(StrEnum):
     """Why a conversation or a preference pair is dropped."""
 
-    SPECIAL_TOKEN = "special_token"
     HELD_OUT = "held_out"
+    BEYOND_FACTOR = "beyond_factor"
+    BEYOND_MAX_EXAMPLES = "beyond_max_examples"
 
 
 NONE_LEFT: Mapping[str, tuple[str, str]] = {
-    TuningReason.SPECIAL_TOKEN: ("hold a special token in their texts", "Remove such tokens, for example <|eot_id|>, from the texts."),
     TuningReason.HELD_OUT: ("hold an item of a benchmark", "Give other files than the benchmarks themselves."),
+    TuningReason.BEYOND_FACTOR: ("are not in the part of their source that its factor takes", "Raise the factor of the source."),
+    TuningReason.BEYOND_MAX_EXAMPLES: ("are beyond max_examples of their source", "Raise max_examples of the source."),
     **CAUSES,
 }
 """Reason -> (what most records do if none is left, what to do about it)."""
@@ -48,21 +50,21 @@ class Example:
         doc_id: Identity of the example.
         source: Name of its source.
         columns: Columns of its row in addition to doc_id, source and split.
-        texts: Texts that must not contain a special token.
         searched: Texts that must not contain a benchmark item, in the order of the search.
         chars: Size in the record counts.
         answer: Answer whose hash decides the split.
         uncarried: Why training would not carry it; None if it does.
+        of: Name of the recipe's source that it is of; empty for others.
     """
 
     doc_id: UUID
     source: str
-    columns: Mapping[str, str]
-    texts: tuple[str, ...]
+    columns: Mapping[str, str | None]
     searched: tuple[str, ...]
     chars: int
     answer: str
     uncarried: UncarriedError | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class ClearedExample:
         decision: Row of decisions/.
         row: Row of the table; None if the example is dropped.
         chars: Size in the record counts.
+        of: As in Example.
     """
 
     decision: dict[str, UUID | str | None]
-    row: dict[str, UUID | str] | None
+    row: dict[str, UUID | str | int | None] | None
     chars: int
+    of: str = ""
 
 
 def judge_examples(examples: Iterable[Example], index: Index, seed: int, validation_frac: float) -> Iterator[ClearedExample]:
@@ -92,25 +96,25 @@ def judge_examples(examples: Iterable[Example], index: Index, seed: int, validat
     from stages.corpus.text.ngrams import find
 
     for example in examples:
-        reason = example.uncarried.reason if example.uncarried else TuningReason.SPECIAL_TOKEN if forged_token(example.texts) else ""
+        reason = example.uncarried.reason if example.uncarried else ""
         found = [] if reason else next((matches for text in example.searched if (matches := find(index, text))), [])
         reason = reason or (TuningReason.HELD_OUT if found else "")
         item = f"{found[0].task}/{found[0].item_id}" if found else None
         verdict = "dropped" if reason else "kept"
-        row: dict[str, UUID | str] | None = None
+        row: dict[str, UUID | str | int | None] | None = None
         if not reason:
             split = "validation" if is_validation(example.answer, seed, validation_frac) else "train"
-            row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split}
+            row = {"doc_id": example.doc_id, "source": example.source, **example.columns, "split": split, "copies": 1}
         field = example.uncarried.field if example.uncarried else None
         decision: dict[str, UUID | str | None] = {
-            "doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "item": item, "field": field
+            "doc_id": example.doc_id, "verdict": verdict, "reason": reason or None, "source": example.source, "item": item, "field": field
         }  # fmt: skip
-        yield ClearedExample(decision, row, example.chars)
+        yield ClearedExample(decision, row, example.chars, example.of)
 
 
-def uncarried_example(doc_id: UUID, source: str, error: UncarriedError) -> Example:
-    """Returns the example of a record that training would not carry. Its texts are not read, so it counts no characters."""
-    return Example(doc_id, source, {}, (), (), 0, "", error)
+def uncarried_example(doc_id: UUID, source: str, error: UncarriedError, of: str) -> Example:
+    """Returns the example of a record that training would not carry. Its texts are not read, so it counts no characters. of: as in Example."""
+    return Example(doc_id, source, {}, (), 0, "", error, of)
 
 
 def is_validation(answer: str, seed: int, validation_frac: float) -> bool:

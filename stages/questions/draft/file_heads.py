@@ -12,7 +12,7 @@ import fnmatch
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -27,7 +27,9 @@ from stages.corpus.warc.html_files import holds_html
 from stages.examples.benchmarks.tasks import FORMATS
 from stages.examples.benchmarks.unknown_record import settings_for
 from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
+from stages.examples.dialogue_formats.chat_prompt_completion import RESPONSE
 from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.dialogue_formats.uncarried import PROMPTS
 from stages.examples.items.dialogue import TurnFieldsError
 from stages.examples.items.field_mapping import as_yaml
 from stages.questions.draft.judged_records import UnusableFileError, unread_dialogues, unread_items
@@ -112,6 +114,12 @@ def kind_of_record(record: Mapping[str, JsonValue]) -> FileKind | None:
     if any(known.fits(record) for known in FORMATS):
         return FileKind.BENCHMARKS
     return FileKind.DOCUMENTS if text_field(record) else None
+
+
+def _kind_fields() -> set[str]:
+    """Returns the names of all fields by which `kind_of_record` knows a record."""
+    dialogues = {name for known in (*PAIR_FORMATS, *CHAT_FORMATS) for name in known.reads}
+    return {*dialogues, *PROMPTS, RESPONSE, *(name for known in FORMATS for name in known.fields), *TEXT_FIELDS}
 
 
 def text_field(record: Mapping[str, JsonValue]) -> str:
@@ -236,15 +244,15 @@ def read_json_lines(path: str, pages: PageSettings, sample: int) -> tuple[FileKi
     not_scored = ""
     if kind == FileKind.BENCHMARKS:
         not_scored, unread = unread_items(records)
-    task = os.path.basename(path).partition(".")[0]
-    if kind == FileKind.BENCHMARKS and (fault := name_fault(task)):
-        raise UnusableFileError(f"makes the task {ascii(task)}, which {fault}: rename the file, up to its first dot, to {near_name(task)}")
+    if kind == FileKind.BENCHMARKS:
+        _refuse_task_name(path)
     if kind == FileKind.DOCUMENTS and not any(fnmatch.fnmatch(os.path.basename(path), pattern) for pattern in DOCUMENT_NAMES):
         raise UnusableFileError(f"holds documents, which are read from files named {', '.join(DOCUMENT_NAMES)}")
     texts = texts if kind == FileKind.DOCUMENTS else []
-    first = min(len(lines), JUDGED_LINES)
+    joined = (unread + sum(uncarried.values()) + len(sizes)) / len(records) if kind in DIALOGUES else 1.0  # several rows may be a pair
+    count, first = round(len(lines) * joined), round(min(len(lines), JUDGED_LINES) * joined)
     field = text_field(records[0]) if kind == FileKind.DOCUMENTS else "text"
-    return kind, FileHead(len(lines), texts, sum(map(len, lines)), bad + unread, share, uncarried, first, sizes, not_scored, field)
+    return kind, FileHead(count, texts, sum(map(len, lines)), bad + unread, share, uncarried, first, sizes, not_scored, field)
 
 
 def _by_settings(record: Mapping[str, JsonValue]) -> str:
@@ -274,16 +282,15 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     try:
         with pq.ParquetFile(path) as file:
             names, rows = file.schema_arrow.names, file.metadata.num_rows
-            first = next(file.iter_batches(batch_size=1), None)
-            kind = kind_of_record(first.to_pylist()[0] if first else dict.fromkeys(names))
+            first = next(iter(_first_rows(file, 1, _kind_fields())), None)
+            kind = kind_of_record(first or dict.fromkeys(names))
             if kind in DIALOGUES:
                 return kind, _dialogue_rows(kind, file)
+            if kind == FileKind.BENCHMARKS:
+                return kind, _benchmark_rows(file, path)
             if kind != FileKind.DOCUMENTS:
                 shown = ", ".join(sorted(names)[:SHOWN_FIELDS])
-                raise UnusableFileError(
-                    f"holds {kind}, which are read from JSON Lines: write one JSON object per line" if kind
-                    else f"has the columns {shown}; documents need a column text"
-                )  # fmt: skip
+                raise UnusableFileError(f"has the columns {shown}; documents need a column text")
             field = text_field(dict.fromkeys(names))
             columns = [name for name in (field, "lang") if name in names]
             batch = next(file.iter_batches(batch_size=sample, columns=columns), None)
@@ -296,12 +303,40 @@ def read_parquet(path: str, pages: PageSettings, sample: int) -> tuple[FileKind,
     return FileKind.DOCUMENTS, FileHead(len(read), texts, 0, 0, min(1.0, len(read) / max(rows, 1)), text_field=field)
 
 
+def _first_rows(file: ParquetFile, count: int, fields: Collection[str] | None) -> list[dict[str, JsonValue]]:
+    """Returns the first rows of a Parquet file, at most those of one row group. fields: the columns that are read; None for all."""
+    names = [name for name in file.schema_arrow.names if fields is None or name in fields]
+    groups = [group for group in range(file.num_row_groups) if file.metadata.row_group(group).num_rows][:1]
+    batch = next(file.iter_batches(batch_size=count, row_groups=groups, columns=names), None) if groups and names else None
+    return batch.to_pylist() if batch is not None else []
+
+
+def _benchmark_rows(file: ParquetFile, path: str) -> FileHead:
+    """Returns the head of a Parquet file of benchmark items."""
+    _refuse_task_name(path)
+    rows = _first_rows(file, JUDGED_LINES, None)
+    not_scored, unread = unread_items(rows)
+    size = sum(len(str(row).encode("utf-8", "replace")) for row in rows)
+    return FileHead(len(rows), [], size, unread, len(rows) / file.metadata.num_rows, {}, len(rows), (), not_scored)
+
+
+def _refuse_task_name(path: str) -> None:
+    """Refuses a file whose name makes no task.
+
+    Raises:
+        UnusableFileError: It makes none.
+    """
+    task = os.path.basename(path).partition(".")[0]
+    if fault := name_fault(task):
+        raise UnusableFileError(f"makes the task {ascii(task)}, which {fault}: rename the file, up to its first dot, to {near_name(task)}")
+
+
 def _dialogue_rows(kind: FileKind, file: ParquetFile) -> FileHead:
     """Returns the head of a Parquet file of chats or pairs."""
-    rows = next(file.iter_batches(batch_size=JUDGED_LINES)).to_pylist()
+    rows = _first_rows(file, JUDGED_LINES, None)
     unread, uncarried, sizes = unread_dialogues(kind == FileKind.CONVERSATIONS, rows)
-    size = sum(len(str(row).encode("utf-8", "replace")) for row in rows)
-    return FileHead(len(rows), [], size, unread, len(rows) / file.metadata.num_rows, uncarried, len(rows), sizes)
+    size, examples = sum(len(str(row).encode("utf-8", "replace")) for row in rows), unread + sum(uncarried.values()) + len(sizes)
+    return FileHead(examples, [], size, unread, len(rows) / file.metadata.num_rows, uncarried, examples, sizes)
 
 
 def _first_records(known: DocumentFormat, path: str, names: Mapping[str, str]) -> tuple[list[JsonRecord], list[str]]:

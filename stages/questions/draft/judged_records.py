@@ -10,14 +10,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from stages.corpus.text.turns import chat_texts
 from stages.examples.benchmarks.tasks import AmbiguousFormatError, format_of
 from stages.examples.dialogue_formats.chat_formats import CHAT_FORMATS
-from stages.examples.dialogue_formats.dialogue_format import file_reader
+from stages.examples.dialogue_formats.dialogue_format import Dialogue, file_reader
 from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.dialogue_formats.pair_helpsteer import joined
 from stages.examples.dialogue_formats.uncarried import CAUSES, UncarriedError
 from stages.examples.items.benchmark_format import BadItemError
 from stages.examples.items.dialogue import BadDialogueError, Messages, OtherFormatError, Pair
 from stages.examples.items.field_mapping import AUTO
+from stages.record.contract.declaration import ExternalFile
+from stages.record.tables.jsonl import JsonRecord
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -61,15 +65,17 @@ def unread_dialogues(chats: bool, records: Sequence[Mapping[str, JsonValue]]) ->
     """
     if chats:
         return _unread(file_reader(CHAT_FORMATS, AUTO, {}, "conversations", {}), _chat_bytes, records)
-    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, "preferences", {}), _pair_bytes, records)
+    rows = joined((JsonRecord(ExternalFile("", 0, ""), number, dict(record)) for number, record in enumerate(records)), {})
+    return _unread(file_reader(PAIR_FORMATS, AUTO, {}, "preferences", {}), _pair_bytes, [row.value for row in rows])
 
 
-def _chat_bytes(messages: Messages) -> int:
-    return sum(len(message["content"].encode("utf-8", "replace")) for message in messages)
+def _chat_bytes(chat: Dialogue[Messages]) -> int:
+    return sum(len(text.encode("utf-8", "replace")) for _, text in chat_texts(chat.value, chat.tools))
 
 
-def _pair_bytes(pair: Pair) -> int:
-    return _chat_bytes(pair.prompt) + max(len(side.encode("utf-8", "replace")) for side in (pair.chosen, pair.rejected))
+def _pair_bytes(pair: Dialogue[Pair]) -> int:
+    asked = _chat_bytes(Dialogue(pair.value.prompt, pair.tools))
+    return asked + max(len(side.encode("utf-8", "replace")) for side in (pair.value.chosen, pair.value.rejected))
 
 
 def _unread(

@@ -73,6 +73,16 @@ Name = Annotated[str, AfterValidator(_a_name)]
 """A name that follows the rule in stages/record/store/names.py."""
 
 
+def _without_dot(name: str) -> str:
+    if "." in name:
+        raise ValueError(f"the name {name!r} of a source has a dot, which separates settings; use '-' or '_'")
+    return name
+
+
+SourceName = Annotated[Name, AfterValidator(_without_dot)]
+"""A name that is a key in a recipe: "crawl.sources.web"."""
+
+
 @dataclass(frozen=True)
 class ExternalFile:
     """One resolved external input.

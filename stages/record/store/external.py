@@ -47,7 +47,8 @@ GRAIN_NS = 20_000_000  # kernels take file times from a clock that ticks every 1
 def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, External, Sequence[str]]]:
     """Yields (dotted field, mark, values) of every external field of a config, including nested models.
 
-    A field that maps names to values ("sources") gives one field per name ("sources.web"), sorted by name.
+    A field that maps names to values ("sources") gives one field per name ("sources.web"), sorted by name; one that maps them to models, the fields of
+    each ("sources.web.files").
     """
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
@@ -61,6 +62,10 @@ def external_fields(config: BaseModel, prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, marks[0], (value,) if isinstance(value, str) else value
         elif isinstance(value, BaseModel):
             yield from external_fields(value, f"{prefix}{name}.")
+        elif isinstance(value, Mapping):
+            for key, inner in sorted(value.items()):
+                if isinstance(inner, BaseModel):
+                    yield from external_fields(inner, f"{prefix}{name}.{key}.")
 
 
 class ListLimit(NamedTuple):

@@ -88,12 +88,17 @@ def read_user_records(file: ExternalFile, ctx: Context) -> Iterator[JsonRecord]:
     """Yields the objects of a user's file: the rows of a Parquet file (.parquet), of which a remote one is copied first, else of JSON Lines."""
     from stages.record.store.external import local_path
 
-    if not file.uri.endswith(".parquet"):
+    if not is_parquet(file):
         yield from read_records([file], ctx)
         return
     path = local_path(file, ctx.scratch / "remote")
     for number, row in parquet_rows(path, file, parquet_columns(path, file), ctx):
         yield JsonRecord(file, number, row)
+
+
+def is_parquet(file: ExternalFile) -> bool:
+    """Returns whether a user's file is a Parquet file, by its name."""
+    return file.uri.endswith(".parquet")
 
 
 def _parsed(raw: bytes, whole: bool) -> JsonValue:

@@ -11,41 +11,50 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Generic, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 from uuid import UUID
 
 import numpy as np
 
-from stages.examples.items.chat_template import RefusedChatError
+from stages.corpus.text.turns import tools_of
+from stages.examples.items.chat_template import Lacks, Message, RefusedChatError, UnexpressedError
 from stages.training.data.reader import SequenceFiles, write_sequence_files
 
-Render = Callable[[Sequence[Mapping[str, str]]], tuple[list[int], list[int]]]
-"""messages -> (ids, mask). Mask 1 = train on predicting this token."""
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+Render = Callable[[Sequence[Message], Sequence["JsonValue"]], tuple[list[int], list[int]]]
+"""messages, definitions of tools -> (ids, mask). Mask 1 = train on predicting this token."""
 
 
 class TuningRecord(TypedDict):
-    """The columns that conversations and preference pairs share."""
+    """The columns that conversations and preference pairs share. copies: how often an epoch reads it."""
 
     doc_id: UUID
     source: str
     split: str
+    copies: int
 
 
 class ConversationRecord(TuningRecord):
-    """A row of conversations.parquet. messages: JSON, a list of {"role", "content"}."""
+    """A row of conversations.parquet. messages: JSON, a list of messages. tools: JSON, a list of definitions, or None."""
 
     messages: str
+    tools: str | None
 
 
 class PreferenceRecord(TuningRecord):
-    """A row of preferences.parquet. prompt: JSON, a list of messages. chosen and rejected: the two answers."""
+    """A row of preferences.parquet. prompt: JSON, a list of messages. chosen and rejected: the texts of the two answers. answers: JSON, both as
+    messages, where they are more than texts. tools: JSON, a list of definitions, or None."""
 
     prompt: str
     chosen: str
     rejected: str
+    answers: str | None
+    tools: str | None
 
 
 class SequenceSegment(TypedDict):
@@ -78,8 +87,29 @@ class ExampleReason(StrEnum):
     """No assistant turn is left to train on."""
     REFUSED_BY_TEMPLATE = "refused_by_template"
     """The chat template refuses it, such as one with a system message, or what the assistant wrote cannot be told."""
+    TEMPLATE_WITHOUT_TOOLS = "template_without_tools"
+    """It has tools, calls of tools or their results, and the chat template leaves some of them out."""
+    TEMPLATE_WITHOUT_REASONING = "template_without_reasoning"
+    """It has reasoning beside an answer, and the chat template leaves it out."""
+    TEMPLATE_WITHOUT_ROLE = "template_without_role"
+    """It has a message of the system or the developer, and the chat template leaves it out."""
+    TEMPLATE_WITHOUT_PARTS = "template_without_parts"
+    """It has a content of several texts, and the chat template reads none."""
     BEYOND_MAX_PAIRS = "beyond_max_pairs"
     """The recipe's max_pairs was reached."""
+
+
+OF_TEMPLATES: Mapping[Lacks, ExampleReason] = {
+    Lacks.TOOLS: ExampleReason.TEMPLATE_WITHOUT_TOOLS,
+    Lacks.REASONING: ExampleReason.TEMPLATE_WITHOUT_REASONING,
+    Lacks.ROLE: ExampleReason.TEMPLATE_WITHOUT_ROLE,
+    Lacks.PARTS: ExampleReason.TEMPLATE_WITHOUT_PARTS,
+}
+
+
+def _refusal(error: RefusedChatError) -> ExampleReason:
+    """Returns the reason of a chat that the template refuses or does not express."""
+    return OF_TEMPLATES[error.lacks] if isinstance(error, UnexpressedError) else ExampleReason.REFUSED_BY_TEMPLATE
 
 
 @dataclass(frozen=True)
@@ -128,12 +158,12 @@ def encode_conversations(
             out.dropped.append((record, ExampleReason.HELD_OUT_DOCUMENT))
             continue
         try:
-            messages = json.loads(record["messages"])
-            ids, mask = whole = render(messages)
+            messages, tools = json.loads(record["messages"]), tools_of(record.get("tools"))
+            ids, mask = whole = render(messages, tools)
             if whole_turns and len(ids) > seq_len:
-                ids, mask = _whole_turns(messages, render, seq_len) or whole
+                ids, mask = _whole_turns(messages, tools, render, seq_len) or whole
         except RefusedChatError as error:
-            out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
+            out.dropped.append((record, _refusal(error)))
             out.refused.append(str(error))
             continue
         reason = ExampleReason.TOO_LONG if len(ids) > seq_len else None if any(mask[1:]) else ExampleReason.NOTHING_TRAINED
@@ -149,11 +179,16 @@ def encode_conversations(
     return out
 
 
-def _whole_turns(messages: Sequence[Mapping[str, str]], render: Render, seq_len: int) -> tuple[list[int], list[int]] | None:
-    """Returns (ids, mask) of the longest beginning of a conversation that ends with an answer and fits the context; None if none does."""
+def _whole_turns(
+    messages: Sequence[Message], tools: Sequence[JsonValue], render: Render, seq_len: int
+) -> tuple[list[int], list[int]] | None:
+    """Returns (ids, mask) of the longest beginning that ends with an answer, that the template takes and that fits the context; None without one."""
     ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
     for end in reversed(ends[:-1] if ends and ends[-1] == len(messages) else ends):
-        ids, mask = render(messages[:end])
+        try:
+            ids, mask = render(messages[:end], tools)
+        except RefusedChatError:
+            continue
         if len(ids) <= seq_len:
             return ids, mask
     return None
@@ -169,11 +204,13 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
     """
     out: Encoded[PreferenceRecord] = Encoded([], [], [])
     for record in records:
-        prompt = json.loads(record["prompt"])
+        prompt, tools = json.loads(record["prompt"]), tools_of(record.get("tools"))
+        texts = [{"role": "assistant", "content": side} for side in (record["chosen"], record["rejected"])]
+        answers = json.loads(stored) if (stored := record.get("answers")) else texts
         try:
-            both = [render([*prompt, {"role": "assistant", "content": side}]) for side in (record["chosen"], record["rejected"])]
+            both = [render([*prompt, answer], tools) for answer in answers]
         except RefusedChatError as error:
-            out.dropped.append((record, ExampleReason.REFUSED_BY_TEMPLATE))
+            out.dropped.append((record, _refusal(error)))
             out.refused.append(str(error))
             continue
         if (longest := max(len(ids) for ids, _ in both)) > seq_len:
@@ -183,6 +220,15 @@ def encode_pairs(records: Iterable[PreferenceRecord], render: Render, seq_len: i
             out.records.append(record)
             out.items.extend(_item(ids, mask) for ids, mask in both)
     return out
+
+
+def repeated(encoded: Encoded[Record]) -> Encoded[Record]:
+    """Returns the records and their items as often as an epoch reads each of them (`copies`), copies one after another."""
+    each = len(encoded.items) // max(1, len(encoded.records))
+    copies = [record["copies"] if "copies" in record else 1 for record in encoded.records]
+    records = [record for record, count in zip(encoded.records, copies, strict=True) for _ in range(count)]
+    items = [item for at, count in enumerate(copies) for _ in range(count) for item in encoded.items[at * each : (at + 1) * each]]
+    return replace(encoded, records=records, items=items)
 
 
 def refusals(what: str, encoded: Encoded[Record]) -> str:
@@ -214,8 +260,8 @@ def context_advice(what: str, encoded: Encoded[Record], seq_len: int) -> str:
     left = sum(tokens > doubled for tokens in encoded.too_long)
     twice = f"mix.seq_len={doubled} would leave out {left:,} ({left / total:.1%}), " if left else ""
     return (
-        f"{found:,} of {total:,} {what} ({found / total:.1%}) are longer than the {seq_len:,} tokens of the model's context, which mix.seq_len "
-        f"sets: {twice}mix.seq_len={holds_all} none"
+        f"{found:,} of {total:,} {what} ({found / total:.1%}), with {sum(encoded.too_long):,} tokens, are left out: they are longer than the {seq_len:,} "
+        f"tokens of the model's context, which mix.seq_len sets: {twice}mix.seq_len={holds_all} none"
     )
 
 

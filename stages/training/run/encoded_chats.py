@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     import numpy as np
+    from pydantic import JsonValue
 
+    from stages.examples.items.chat_template import Message
     from stages.record.contract.declaration import Artifact, Context
     from stages.training.data.pairs import ConversationRecord, Encoded
 
@@ -49,20 +51,23 @@ def encode_chats(
 
     form = load_chat_format(tokenizer.path)
 
-    def render(messages: Sequence[Mapping[str, str]]) -> tuple[list[int], list[int]]:
-        return chat.render(messages, form)
+    def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
+        return chat.render(messages, form, tools=tools)
 
-    split = {
+    encoded_once = {
         part: pairs.encode_conversations(
             [r for r in records if r["split"] == part], render, seq_len, quotes if part == "train" else (), too_long == "whole_turns"
         )
         for part in ("train", "validation")
     }
+    split = {part: pairs.repeated(encoded) for part, encoded in encoded_once.items()}
     sequence_of = {part: pack(np.array([len(ids) for ids, _ in e.items], np.int64), seq_len) for part, e in split.items()}
     left_out = {part: ", ".join(f"{n} {reason}" for reason, n in encoded.reasons().items()) for part, encoded in split.items()}
-    for part, encoded in split.items():
+    for part, encoded in encoded_once.items():
+        often = len(split[part].items)
         ctx.log(
             f"{part}: {len(encoded.items)} conversations in {int(sequence_of[part].max(initial=-1)) + 1} sequences"
+            + (f", read {often:,} times an epoch" if often != len(encoded.items) else "")
             + (f"; left out: {left_out[part]}" if left_out[part] else "")
         )
         if refused := pairs.refusals(f"{part} conversations", encoded):
@@ -76,6 +81,7 @@ def encode_chats(
             f"No conversation is left to train on: {left_out['train'] or 'none is for training'}."
             + (f" The first: {split['train'].refused[0]}." if split["train"].refused else ""),
             where=f"node {ctx.node}",
-            do="Give other conversations; where they are too_long, a larger mix.seq_len helps; where they are refused_by_template, other roles.",
+            do="Give other conversations; where they are too_long, a larger mix.seq_len helps; where they are refused_by_template, other roles; "
+            "where they are template_without_tools or template_without_reasoning, a tokenizer whose chat template writes these.",
         )
     return split["train"], split["validation"], sequence_of

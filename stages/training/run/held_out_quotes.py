@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from stages.corpus.text.ngrams import EmptyIndexError, Index, build_index, empty_index, find
+from stages.corpus.text.turns import turn_texts
 from stages.corpus.text.words import SIXTHS, hash_words, joined, normalise_words
 from stages.record.contract.declaration import Artifact, Context
 from stages.training.run.training_tables import HELD_OUT_BY, HELD_OUT_DOCUMENTS
 
 if TYPE_CHECKING:
+    from stages.examples.items.chat_template import Message
     from stages.training.data.pairs import ConversationRecord, PreferenceRecord
 
 
@@ -75,22 +77,23 @@ def _quotable(record: ConversationRecord | PreferenceRecord) -> Quotable:
     if "messages" in record:
         dialogues = [json.loads(cast("ConversationRecord", record)["messages"])]
     else:
-        asked = json.loads(record["prompt"])[-1:]
+        asked = json.loads(record["prompt"])[-1:]  # the answers hold their reasoning and calls
         dialogues = [[*asked, {"role": "assistant", "content": side}] for side in (record["chosen"], record["rejected"])]
     return Quotable(record["doc_id"], tuple(reply for messages in dialogues for reply in _replies(messages)))
 
 
-def _replies(messages: Sequence[Mapping[str, str]]) -> list[str]:
-    """Returns what the assistant says; after "Complete: ...", also the whole that the user's and the assistant's part make together."""
+def _replies(messages: Sequence[Message]) -> list[str]:
+    """Returns what the assistant says, each text of a turn by itself; after "Complete: ...", also the whole that the user's and the assistant's part make together."""
     from stages.examples.items.chat import complete_prompt
 
     found: list[str] = []
     begun = complete_prompt("")
     for before, message in zip([{"content": ""}, *messages], messages, strict=False):
         if message["role"] == "assistant":
-            found.append(message["content"])
-            if before["content"].startswith(begun):
-                found.append(f"{before['content'].removeprefix(begun)} {message['content']}")
+            found += turn_texts(message)
+            asked, said = before.get("content"), message.get("content")
+            if isinstance(asked, str) and isinstance(said, str) and asked.startswith(begun):
+                found.append(f"{asked.removeprefix(begun)} {said}")
     return found
 
 

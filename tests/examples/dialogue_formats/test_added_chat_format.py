@@ -22,9 +22,9 @@ from stages.examples.dialogue_formats.dialogue_format import file_reader
 from stages.examples.items.dialogue import BadDialogueError
 
 read = file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})
-found = read({"interviewer": "hi", "guest": "ho"})
+found = read({"interviewer": "hi", "guest": "ho"}).value
 mapped = STAGE.config(format="interview", fields={"guest": "reply"})
-named = file_reader(CHAT_FORMATS, mapped.format, mapped.fields, "conversations", {})({"interviewer": "hi", "reply": "ho"})
+named = file_reader(CHAT_FORMATS, mapped.format, mapped.fields, "conversations", {})({"interviewer": "hi", "reply": "ho"}).value
 refused = []
 for record in ({"interviewer": "hi", "guest": ""}, {"interviewer": "hi", "reply": "ho"}):
     try:

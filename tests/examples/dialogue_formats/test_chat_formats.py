@@ -26,7 +26,7 @@ SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 def read(record: dict[str, Any]) -> Messages:
-    return file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})(record)
+    return file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})(record).value
 
 
 @pytest.mark.parametrize(("record", "name"), [
@@ -106,7 +106,7 @@ def test_an_input_and_a_history_of_alpaca() -> None:
     ({"messages": [SYSTEM, *CHAT], "system": "Be long."}, "the field 'system' and the first message are two different system texts"),
     ({"messages": CHAT, "system": 3}, "system holds a number where a text belongs"),
     ({"conversations": []}, "the field 'conversations' is not a list of messages"),
-    ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\] has the role 'robot'; the roles are system, human, user, gpt"),
+    ({"conversations": [{"from": "robot", "value": "x"}]}, r"conversations\[0\] has the role 'robot'; the roles are human, gpt, chatgpt, system, user"),
     ({"conversations": [{"value": "x"}]}, r"conversations\[0\] has no from"),
     ({"conversations": [{"from": "human", "value": "x"}]}, "the conversation has no assistant turn"),
     ({"instruction": "", "output": "x"}, "instruction has no content"),
@@ -164,10 +164,10 @@ def test_real_files_are_read_as_their_converted_versions() -> None:
     original = json.loads(gzip.decompress((folder / "original" / "codegen-instruct.json.gz").read_bytes()))
     converted = [json.loads(line)["messages"] for line in (folder / "gpteacher_codegen.messages.jsonl").read_text().splitlines()]
     read_alpaca = file_reader(CHAT_FORMATS, "alpaca", {"output": "response"}, "conversations", {})
-    assert [read_alpaca(record) for record in original] == [read_messages(messages) for messages in converted]
+    assert [read_alpaca(record).value for record in original] == [read_messages(messages) for messages in converted]
     dolly = lines(folder / "original" / "dolly_hhrlhf_train_small.jsonl.gz")
     read_dolly = file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})
-    assert [read_dolly(record)[-1]["content"] for record in dolly] == [record["response"].strip() for record in dolly]
+    assert [read_dolly(record).value[-1]["content"] for record in dolly] == [record["response"].strip() for record in dolly]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -18,11 +18,11 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"
 def read_chat(*records: dict[str, Any], name: str = "auto", fields: dict[str, str] | None = None) -> Messages:
     """Reads the records of one file and returns the last."""
     read = file_reader(CHAT_FORMATS, name, fields or {}, "conversations", {"preferences": PAIR_FORMATS})
-    return [read(record) for record in records][-1]
+    return [read(record) for record in records][-1].value
 
 
 def read_pair(record: dict[str, Any]) -> Pair:
-    return file_reader(PAIR_FORMATS, "auto", {}, "preferences", {"conversations": CHAT_FORMATS})(record)
+    return file_reader(PAIR_FORMATS, "auto", {}, "preferences", {"conversations": CHAT_FORMATS})(record).value
 
 
 def test_the_first_record_decides_and_another_format_is_refused() -> None:
@@ -41,7 +41,7 @@ def test_an_unreadable_first_record_decides_nothing() -> None:
     read = file_reader(CHAT_FORMATS, "auto", {}, "conversations", {})
     with pytest.raises(BadDialogueError, match="the record has no fields"):
         read({})
-    assert read({"instruction": "hi", "output": "ho"}) == CHAT
+    assert read({"instruction": "hi", "output": "ho"}).value == CHAT
 
 
 def test_two_readings_are_named() -> None:
@@ -118,9 +118,9 @@ def test_the_line_that_a_message_suggests_reads_the_record() -> None:
     ("alpacca", {}, f"the format 'alpacca' is not known; the formats are auto, {KNOWN}; did you mean alpaca?"),
     ("x", {}, f"the format 'x' is not known; the formats are auto, {KNOWN}"),
     ("auto", {"output": "response"}, f"fields renames the fields of one format, so name the format too: one of {KNOWN}"),
-    ("alpaca", {"answer": "response"}, "the format alpaca has no field 'answer'; it has instruction, output, input, system, history"),
+    ("alpaca", {"answer": "response"}, "the format alpaca has no field 'answer'; it has instruction, output, input, system, history, tools"),
     ("alpaca", {"response": "output"},
-     "the format alpaca has no field 'response'; it has instruction, output, input, system, history (write FIELD OF THE FORMAT: YOUR FIELD)"),
+     "the format alpaca has no field 'response'; it has instruction, output, input, system, history, tools (write FIELD OF THE FORMAT: YOUR FIELD)"),
     ("alpaca", {"output": ""}, "the field for 'output' has no name"),
 ])  # fmt: skip
 def test_settings_that_name_no_format_or_no_field(name: str, fields: dict[str, str], fault: str) -> None:

@@ -11,8 +11,11 @@ import pytest
 
 from stages.examples.dialogue_formats.dialogue_format import file_reader
 from stages.examples.dialogue_formats.pair_formats import PAIR_FORMATS
+from stages.examples.dialogue_formats.pair_helpsteer import joined
 from stages.examples.dialogue_formats.uncarried import UncarriedError
 from stages.examples.items.dialogue import BadDialogueError, Pair, read_pair
+from stages.record.contract.declaration import ExternalFile
+from stages.record.tables.jsonl import JsonRecord
 from tests.made.chats import pairs
 from tests.made.real import NOT_HERE, real_folder
 
@@ -23,7 +26,7 @@ PAIR = Pair([USER], "ho", "no")
 
 
 def read(record: dict[str, Any], name: str = "auto") -> Pair:
-    return file_reader(PAIR_FORMATS, name, {}, "preferences", {})(record)
+    return file_reader(PAIR_FORMATS, name, {}, "preferences", {})(record).value
 
 
 @pytest.mark.parametrize(("record", "name"), [
@@ -154,3 +157,66 @@ def test_real_transcripts_are_read_as_their_converted_versions(name: str, refuse
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+
+
+SCORES = ("correctness", "coherence", "complexity", "verbosity")
+
+
+def helpsteer(prompt: str, *answers: tuple[str, Any]) -> list[dict[str, Any]]:
+    return [{"prompt": prompt, "response": text, "helpfulness": score} | dict.fromkeys(SCORES, 3) for text, score in answers]
+
+
+def read_rows(rows: list[dict[str, Any]], fields: dict[str, str] | None = None) -> list[tuple[int, Pair | str]]:
+    """Returns (line of the first row, what is read) of each record of a file."""
+    read = file_reader(PAIR_FORMATS, "helpsteer" if fields else "auto", fields or {}, "preferences", {})
+    found: list[tuple[int, Pair | str]] = []
+    for record in joined((JsonRecord(ExternalFile("f", 0, ""), number, row) for number, row in enumerate(rows, 1)), fields or {}):
+        try:
+            found.append((record.line, read(record.value).value))
+        except (UncarriedError, BadDialogueError) as error:
+            found.append((record.line, str(error.reason) if isinstance(error, UncarriedError) else str(error)))
+    return found
+
+
+def test_rows_of_helpsteer_with_one_prompt_are_a_pair() -> None:
+    """Catches: a pair of the first and the last answer, of two prompts, a row that is lost, a tie that is trained."""
+    rows = [
+        *helpsteer("hi", ("no", 1), ("ho", 3)),
+        *helpsteer("four", ("middle", 2), ("first best", 4), ("second best", 4), ("worst", 0)),
+        *helpsteer("same", ("a", 2), ("b", 2)),
+        *helpsteer("alone", ("a", 2)),
+        *helpsteer("hi", ("a", 4), ("b", 3)),
+    ]
+    assert read_rows(rows) == [
+        (1, PAIR), (3, Pair([{"role": "user", "content": "four"}], "first best", "worst")), (7, "tie"), (9, "one_answer"), (10, Pair([USER], "a", "b")),
+    ]  # fmt: skip
+    renamed = [{"q": {"text": row["prompt"]}, "a": row["response"], "s": row["helpfulness"]} for row in rows[:2]]
+    assert read_rows(renamed, {"prompt": "q.text", "response": "a", "helpfulness": "s"}) == [(1, PAIR)]
+    system = [row | {"system": text} for row, text in zip(rows[:2], ("Be brief.", "Be long."), strict=True)]
+    assert read_rows(system) == [(1, "one_answer"), (2, "one_answer")], "another system text asks for something else"
+
+
+def test_the_turns_of_a_prompt_of_helpsteer_are_turns() -> None:
+    prompt = "c#\n<extra_id_1>Assistant\nA language.\n<extra_id_1>User\nhi"
+    turns = [{"role": "user", "content": "c#"}, {"role": "assistant", "content": "A language."}, USER]
+    assert read_rows(helpsteer(prompt, ("ho", 4), ("no", 0))) == [(1, Pair(turns, "ho", "no"))]
+    ends = helpsteer(prompt.rpartition("\n<extra_id_1>")[0], ("ho", 4), ("no", 0))
+    assert read_rows(ends) == [(1, "the prompt ends with an assistant turn, so there is nothing to answer")]
+
+
+@pytest.mark.parametrize(("row", "found"), [
+    ({"helpfulness": None}, [(1, "rows[1] has no number helpfulness")]), ({"helpfulness": True}, [(1, "rows[1] has no number helpfulness")]),
+    ({"response": ""}, [(1, "rows[1].response has no content")]), ({"response": ["ho"]}, [(1, "one_answer"), (2, "one_answer")]),
+    ({"prompt": ["hi"]}, [(1, "one_answer"), (2, "one_answer")]),
+])  # fmt: skip
+def test_hostile_rows_of_helpsteer_are_named(row: dict[str, Any], found: list[tuple[int, str]]) -> None:
+    first, second = helpsteer("hi", ("ho", 3), ("no", 1))
+    assert read_rows([first, second | row]) == found
+    uneven = first | {"response": ["ho", "no"], "helpfulness": [1]}
+    assert read_rows([uneven]) == [(1, "response and helpfulness are lists of 2 and 1 values")]
+    del second["helpfulness"]
+    assert read_rows([first, second]) == [(1, "one_answer"), (2, "the field 'helpfulness' is missing")]
+
+
+def test_more_rows_than_any_data_set_has_are_several_records() -> None:
+    assert [line for line, _ in read_rows(helpsteer("hi", *((f"a{n}", n) for n in range(250))))] == [1, 101, 201]

@@ -37,9 +37,7 @@ DROPPED: list[tuple[str, Any, str]] = [
     ("train", "false", "loss_weight"), ("training", False, "loss_weight"), ("trainable", False, "loss_weight"),
     ("loss", False, "loss_weight"), ("loss_mask", 0, "loss_weight"), ("masked", True, "loss_weight"), ("mask", 1, "loss_weight"),
     ("train_detail", [{"begin_offset": 0, "end_offset": 3, "train": False}], "loss_weight"),
-    ("tools", [{"type": "function"}], "tools"), ("tools", '[{"type": "function"}]', "tools"), ("functions", [{"name": "f"}], "tools"),
-    ("tool_calls", [CALL], "tools"), ("function_call", {"name": "f", "arguments": "{}"}, "tools"),
-    ("reasoning_content", "First, …", "reasoning"), ("reasoning", "First, …", "reasoning"), ("thinking", "First, …", "reasoning"),
+    ("tool_responses", ["sunny"], "tools"),
     ("thinking_blocks", [{"type": "thinking", "thinking": "First"}], "reasoning"),
     ("chat_template_kwargs", {"enable_thinking": False}, "chat_template"), ("chat_template_kwargs", {"depth": 0}, "chat_template"),
     ("chat_template_kwargs", '{"enable_thinking": false}', "chat_template"), ("enable_thinking", True, "chat_template"),
@@ -50,6 +48,20 @@ DROPPED: list[tuple[str, Any, str]] = [
     ("label", 0, "rejected_answer"), ("label", "false", "rejected_answer"), ("label", -1, "rejected_answer"),
     ("kto_tag", False, "rejected_answer"), ("is_rejected", True, "rejected_answer"),
     ("is_correct", False, "rejected_answer"), ("accepted", False, "rejected_answer"),
+]  # fmt: skip
+OF_RECORDS: list[tuple[str, Any, str]] = [
+    ("tools", [{"type": "function"}], "tools"), ("tools", '[{"type": "function"}]', "tools"), ("tools", "add, subtract", "tools"),
+    ("functions", [{"parameters": {"type": "object"}}], "tools"), ("tools", [{"name": "f", "input_schema": {}}], "tools"),
+    ("tool_calls", [CALL], "tools"), ("function_call", {"name": "f", "arguments": "{}"}, "tools"),
+    ("reasoning_content", "First, …", "reasoning"), ("reasoning", "First, …", "reasoning"), ("thinking", "First, …", "reasoning"),
+]  # fmt: skip
+"""Beside the turns, calls and reasoning have no place, and tools need a name."""
+OF_TURNS: list[tuple[str, Any, str]] = [
+    ("tools", [{"type": "function", "function": {"name": "f"}}], "tools"), ("functions", [{"name": "f"}], "tools"),
+    ("tool_calls", "call f", "tools"), ("tool_calls", [{"function": {"name": "f", "arguments": "no JSON"}}], "tools"),
+    ("tool_calls", [{"function": {"name": "f", "arguments": "[1]"}}], "tools"), ("tool_calls", [{"name": 3}], "tools"),
+    ("tool_calls", [{"type": "custom", "function": {"name": "f"}}], "tools"), ("tool_calls", ["f"], "tools"),
+    ("function_call", {"arguments": '{"a": 1}'}, "tools"), ("reasoning_content", ["First"], "reasoning"), ("thinking", {"text": "First"}, "reasoning"),
 ]  # fmt: skip
 KEPT: list[tuple[str, Any]] = [
     ("weight", 1), ("weight", 1.0), ("weight", "1"), ("weight", True), ("weight", None), ("train", True), ("train", "true"), ("train", 1),
@@ -65,7 +77,7 @@ KEPT: list[tuple[str, Any]] = [
 
 
 def read(formats: Any, record: dict[str, Any], name: str = "auto", fields: dict[str, str] | None = None) -> Any:
-    return file_reader(formats, name, fields or {}, "node", {})(record)
+    return file_reader(formats, name, fields or {}, "node", {})(record).value
 
 
 def read_chat(record: dict[str, Any], name: str = "auto", fields: dict[str, str] | None = None) -> Messages:
@@ -80,7 +92,7 @@ def dropped(formats: Any, record: dict[str, Any], *more: Any) -> tuple[str, str]
     return str(caught.value.reason), caught.value.field
 
 
-@pytest.mark.parametrize(("field", "value", "reason"), DROPPED)
+@pytest.mark.parametrize(("field", "value", "reason"), [*DROPPED, *OF_RECORDS])
 def test_a_field_of_a_record_that_changes_its_meaning_drops_it_in_every_format(field: str, value: Any, reason: str) -> None:
     for formats, records in ((CHAT_FORMATS, CHATS), (PAIR_FORMATS, PAIRS)):
         for name, record in records.items():
@@ -98,7 +110,7 @@ def test_a_value_that_changes_nothing_is_kept_in_every_format(field: str, value:
 
 
 @pytest.mark.parametrize(("field", "value", "reason"), [
-    *DROPPED,
+    *DROPPED, *OF_TURNS,
     ("tool_call_id", "c1", "tools"), ("name", "alice", "speaker"), ("refusal", "I cannot.", "refusal"), ("prefix", True, "chat_template"),
     ("attachments", ["a.pdf"], "media"),
 ])  # fmt: skip
@@ -129,21 +141,27 @@ def test_a_users_turn_that_is_to_be_trained_drops_the_record() -> None:
     assert read_chat({"messages": [USER | {"weight": 1}, HO | {"weight": 1}]}) == [USER, HO], "OpenAI weighs the assistant's turns alone"
 
 
-def test_a_call_without_content_is_a_tools_record_and_not_a_broken_one() -> None:
-    calls = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-    result = {"role": "tool", "content": "sunny", "tool_call_id": "c1"}
-    assert dropped(CHAT_FORMATS, {"messages": [USER, calls, result, HO]}) == ("tools", "messages[1].tool_calls")
-    assert dropped(CHAT_FORMATS, {"messages": [{"role": "assistant", "tool_calls": [CALL]}, HO]}) == ("tools", "messages[0].tool_calls")
-    assert dropped(CHAT_FORMATS, {"messages": [USER, {"role": "assistant", "content": None, "refusal": "No."}]})[0] == "refusal"
-
-
-@pytest.mark.parametrize(("role", "reason"), [
-    ("tool", "tools"), ("function", "tools"), ("ipython", "tools"), ("observation", "tools"), ("function_call", "tools"),
-    ("developer", "speaker"), ("Tool", "tools"),
-])  # fmt: skip
+@pytest.mark.parametrize(("role", "reason"), [("environment", "tools"), ("Tools", "tools"), ("thinking", "reasoning")])
 def test_roles_of_other_tools_drop_the_record(role: str, reason: str) -> None:
     assert dropped(CHAT_FORMATS, {"messages": [USER, {"role": role, "content": "x"}, HO]}) == (reason, f"messages[1] ({role})")
     assert dropped(CHAT_FORMATS, {"conversations": [{"from": role, "value": "x"}, {"from": "gpt", "value": "ho"}]})[0] == reason
+
+
+def test_what_belongs_to_one_role_drops_the_record_in_another() -> None:
+    """Catches: a call in a user's turn that is lost, reasoning of the system, a refusal that is taken for a call."""
+    assert dropped(CHAT_FORMATS, {"messages": [USER | {"tool_calls": [CALL]}, HO]}) == ("tools", "messages[0].tool_calls")
+    assert dropped(CHAT_FORMATS, {"messages": [USER | {"reasoning_content": "x"}, HO]}) == ("reasoning", "messages[0].reasoning_content")
+    assert dropped(CHAT_FORMATS, {"messages": [USER, HO | {"tool_call_id": "c1"}]}) == ("tools", "messages[1].tool_call_id")
+    assert dropped(CHAT_FORMATS, {"messages": [USER, {"role": "assistant", "content": None, "refusal": "No."}]})[0] == "refusal"
+    assert dropped(CHAT_FORMATS, {"messages": [USER, {"role": "assistant", "content": None, "reasoning": "x"}]})[0] == "empty_turn"
+    both = HO | {"reasoning_content": "First", "thinking": "Second"}
+    assert dropped(CHAT_FORMATS, {"messages": [USER, both]}) == ("reasoning", "messages[1].thinking")
+    assert (
+        dropped(CHAT_FORMATS, {"messages": [USER, HO | {"tool_calls": [CALL], "function_call": {"name": "f"}}]})[1]
+        == "messages[1].function_call"
+    )
+    tools = {"tools": [{"name": "f"}], "functions": [{"name": "g"}]}
+    assert dropped(CHAT_FORMATS, {"messages": [USER, HO]} | tools) == ("tools", "functions")
 
 
 def test_a_name_that_repeats_the_role_changes_nothing() -> None:
@@ -151,7 +169,6 @@ def test_a_name_that_repeats_the_role_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("content", "reason"), [
-    ([{"type": "text", "text": "h"}, {"type": "text", "text": "o"}], "content_parts"),
     ([{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "a.png"}}], "media"),
     ([{"type": "image"}], "media"),
     ([{"image": "a.png"}], "media"),
@@ -166,6 +183,16 @@ def test_a_content_of_parts_is_dropped_with_its_reason(content: Any, reason: str
     assert dropped(CHAT_FORMATS, {"messages": [USER, {"role": "assistant", "content": content}]}) == (reason, "messages[1]")
     assert dropped(PAIR_FORMATS, {"prompt": "hi", "chosen": [{"role": "assistant", "content": content}], "rejected": "no"})[0] == reason
     assert dropped(CHAT_FORMATS, {"instruction": "x", "output": content})[0] == reason
+
+
+def test_several_parts_of_text_are_carried_in_a_turn_and_nowhere_else() -> None:
+    parts = [{"type": "text", "text": "h "}, {"type": "input_text", "text": "o", "image": None}]
+    content = [{"type": "text", "text": "h "}, {"type": "text", "text": "o"}]
+    assert read_chat({"messages": [USER, {"role": "assistant", "content": parts}]}) == [USER, {"role": "assistant", "content": content}]
+    assert dropped(CHAT_FORMATS, {"instruction": "x", "output": parts}) == ("content_parts", "output")
+    assert dropped(CHAT_FORMATS, {"prompt": parts, "completion": "ho"}) == ("content_parts", "prompt")
+    with pytest.raises(BadDialogueError, match=r"messages\[0\] has no content"):
+        read_chat({"messages": [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": " "}]}, HO]})
 
 
 @pytest.mark.parametrize("part", [

@@ -104,16 +104,25 @@ def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple
     from transformers.utils.chat_template_utils import render_jinja_template
 
     chats = load_chat(folder / "tokenizer.json")
-    messages = [{"role": role, "content": text} for role, text in turns if not chat.special_token_in(text)]
+    messages = [{"role": role, "content": text} for role, text in turns if not any(token in text for token in chat.SPECIAL_TOKENS)]
     whole = render_jinja_template([messages], chat_template=chat.TEMPLATE)[0][0]
     ids, mask = chat.render(messages, load_chat_format(folder))
     assert ids == chats.encode(whole, add_special_tokens=False).ids
     assert len(ids) == len(mask)
 
 
-def test_a_spelt_out_special_token_is_found() -> None:
-    assert chat.special_token_in("say <|eot_id|> now") == "<|eot_id|>"
-    assert chat.special_token_in("say eot_id") == ""
+@pytest.mark.parametrize("token", chat.SPECIAL_TOKENS)
+def test_a_spelt_out_special_token_forges_no_turn(folder: Path, token: str) -> None:
+    """Catches: a spelt-out token read as itself, in what is trained or before it, in a call, a result or a definition of a tool."""
+    form, chats = load_chat_format(folder), load_chat(folder / "tokenizer.json")
+    said = f"a {token}{token} b"
+
+    def ids(text: str) -> list[int]:
+        return chat.render([{"role": "user", "content": text}, {"role": "assistant", "content": text}], form)[0]
+
+    special = [chats.token_to_id(one) for one in chat.SPECIAL_TOKENS]
+    counts = [[ids(text).count(one) for one in special] for text in (said, "a b")]
+    assert counts[0] == counts[1] and chats.decode(ids(said), skip_special_tokens=False).count(said) == 2
 
 
 def test_a_turn_of_weight_0_is_read_and_not_trained(folder: Path) -> None:

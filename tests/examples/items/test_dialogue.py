@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from stages.examples.items.dialogue import BadDialogueError, forged_token, read_messages, read_pair, split_key
+from stages.examples.items.dialogue import BadDialogueError, read_messages, read_pair, split_key
 
 USER: dict[str, JsonValue] = {"role": "user", "content": " hi "}
 ANSWER: dict[str, JsonValue] = {"role": "assistant", "content": "ho"}
@@ -46,6 +46,5 @@ def test_wrong_pairs_are_named(change: dict[str, JsonValue], message: str) -> No
         read_pair({"chosen": "ho", "rejected": "no"})
 
 
-def test_forged_tokens_and_split_keys() -> None:
-    assert forged_token(["a", "b <|eot_id|>"]) == "<|eot_id|>"
+def test_split_keys_are_the_words_alone() -> None:
     assert split_key("Return the `sum`.") == split_key("return THE sum") == "return the sum"

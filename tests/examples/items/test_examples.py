@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 from pydantic import JsonValue
 
 from stages.corpus.documents.documents import decisions_with
 from stages.examples.benchmarks import stage as benchmarks
+from stages.examples.items.example_sources import ExampleSource
 from stages.examples.items.example_tables import DocumentedAnswer, read_answers, read_examples, refuse_no_source, write_examples
 from stages.record.contract.declaration import Artifact, ExternalFile
 from stages.record.contract.errors import RecipeError, StageError
@@ -26,6 +27,10 @@ CHATS = SideTable(
     "a chat",
     {name: Column("uuid" if name == "doc_id" else "string", "") for name in ("doc_id", "source", "text", "split")},
 )
+
+
+FILES = {"": ExampleSource(files=("c.jsonl",))}
+"""The files without a source."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ def one(number: int, reason: str = "", split: str = "train") -> One:
 
 
 def test_rows_decisions_and_counts(tmp_path: Path) -> None:
-    judged = [one(0), one(1, "held_out"), one(2, split="validation"), one(3, "special_token"), one(4, "held_out")]
+    judged = [one(0), one(1, "held_out"), one(2, split="validation"), one(3, "beyond_factor"), one(4, "held_out")]
     outcome = write_examples(tmp_path, CHATS, decisions_with({"item": Column("string", "")}), "chats", judged, ["chat.jsonl:9"])
     assert [row["text"] for row in read_rows(tmp_path / "chats.parquet")] == ["t0", "t2"]
     assert list(next(read_rows(tmp_path / "chats.parquet"))) == ["doc_id", "source", "text", "split"]
@@ -50,7 +55,7 @@ def test_rows_decisions_and_counts(tmp_path: Path) -> None:
         None,
         "held_out",
         None,
-        "special_token",
+        "beyond_factor",
         "held_out",
     ]
     assert outcome.rows == 2 and outcome.summary == {"train": 1, "validation": 1, "held_out_dropped": 2}
@@ -60,11 +65,11 @@ def test_rows_decisions_and_counts(tmp_path: Path) -> None:
         and record_counts.imbalance() == ""
         and (record_counts.unit, record_counts.rows_in, record_counts.kept) == ("chats", 6, 2)
     )
-    assert record_counts.dropped == {"held_out": 2, "special_token": 1, "bad_record": 1}
+    assert record_counts.dropped == {"held_out": 2, "beyond_factor": 1, "bad_record": 1}
     assert (record_counts.chars_in, record_counts.chars_out, record_counts.chars_dropped) == (
         11111,
         101,
-        {"held_out": 10010, "special_token": 1000},
+        {"held_out": 10010, "beyond_factor": 1000},
     )
 
 
@@ -81,7 +86,10 @@ def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path)
     path.write_text('{"n": 1}\n{"n": -1}\n{"n": 2}\n')
     dropped: list[tuple[str, str, str]] = []
     files = (ExternalFile(str(path), 1, "sha256:" + "ab" * 32),)
-    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], drop=lambda *what: dropped.append(what))
+    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], drop=lambda *what: dropped.append(what), node="chats")
+
+    def id_of(line: int) -> UUID:
+        return uuid5(NAMESPACE_OID, f"{'ab' * 32}:{line}")
 
     def read(value: Mapping[str, JsonValue]) -> int:
         number = value["n"]
@@ -90,12 +98,15 @@ def test_a_refused_record_is_a_bad_one_and_others_errors_are_not(tmp_path: Path)
             raise RefusedError("below nothing")
         return number * 10
 
-    assert [(record.line, value) for record, value in read_examples(ctx, lambda: read, RefusedError, SetAsideError)] == [(1, 10), (3, 20)]
+    found = list(read_examples(ctx, FILES, lambda *_: read, RefusedError, SetAsideError))
+    assert [(one.doc_id, one.source, one.of, one.value) for one in found] == [(id_of(1), "c", "", 10), (id_of(3), "c", "", 20)]
     assert dropped == [("below nothing", "c.jsonl:2", '{"n": -1}')]
     with pytest.raises(ValueError, match="below nothing"):
-        list(read_examples(ctx, lambda: read, UnicodeError, SetAsideError))
-    found = [(record.line, str(value)) for record, value in read_examples(ctx, lambda: read, UnicodeError, RefusedError)]
-    assert found == [(1, "10"), (2, "below nothing"), (3, "20")] and len(dropped) == 1, "a record set aside is no bad record"
+        list(read_examples(ctx, FILES, lambda *_: read, UnicodeError, SetAsideError))
+    texts = [(one.doc_id, str(one.value)) for one in read_examples(ctx, FILES, lambda *_: read, UnicodeError, RefusedError)]
+    assert texts == [(id_of(1), "10"), (id_of(2), "below nothing"), (id_of(3), "20")] and len(dropped) == 1, (
+        "a record set aside is no bad record"
+    )
 
 
 @pytest.mark.parametrize(("records", "refused"), [
@@ -125,12 +136,12 @@ def test_a_file_in_the_wrong_format_is_refused_whatever_number_of_bad_records_is
 
     if refused:
         with pytest.raises(StageError) as caught:
-            list(read_examples(ctx, lambda: read, RefusedError, SetAsideError))
+            list(read_examples(ctx, FILES, lambda *_: read, RefusedError, SetAsideError))
         assert (caught.value.what, caught.value.where) == (refused, str(paths[1]))
         assert caught.value.do == "Correct the file as the reason says, or set chats.format and chats.fields if it names them."
         assert len(dropped) == min(len(records), 100)
     else:
-        assert len(list(read_examples(ctx, lambda: read, RefusedError, SetAsideError))) == 1 + records.count("1")
+        assert len(list(read_examples(ctx, FILES, lambda *_: read, RefusedError, SetAsideError))) == 1 + records.count("1")
         assert len(dropped) == len(records) - records.count("1")
 
 
@@ -139,14 +150,46 @@ def test_every_file_has_a_reader_of_its_own(tmp_path: Path) -> None:
     for path in paths:
         path.write_text('{"n": 1}\n{"n": 2}\n')
     ctx: Any = SimpleNamespace(
-        files=lambda name: tuple(ExternalFile(str(path), 1, f"sha256:{number:064x}") for number, path in enumerate(paths))
+        files=lambda name: tuple(ExternalFile(str(path), 1, f"sha256:{number:064x}") for number, path in enumerate(paths)), node="chats"
     )
 
-    def reader() -> Callable[[Mapping[str, JsonValue]], int]:
+    def reader(*_: object) -> Callable[[Mapping[str, JsonValue]], int]:
         seen: list[Mapping[str, JsonValue]] = []
         return lambda record: seen.append(record) or len(seen)  # type: ignore[func-returns-value]
 
-    assert [value for _, value in read_examples(ctx, reader, RefusedError, SetAsideError)] == [1, 2, 1, 2]
+    assert [one.value for one in read_examples(ctx, FILES, reader, RefusedError, SetAsideError)] == [1, 2, 1, 2]
+
+
+def test_a_named_source_has_its_own_files_settings_and_name(tmp_path: Path) -> None:
+    """Catches: a record's own field `source` before the recipe's name, the settings of another source, a source read twice."""
+    for name in ("own", "math"):
+        (tmp_path / f"{name}.jsonl").write_text('{"n": 1, "source": "mine"}\n')
+    fields = {"files": "own", "sources.math.files": "math"}
+    ctx: Any = SimpleNamespace(
+        files=lambda name: (ExternalFile(str(tmp_path / f"{fields[name]}.jsonl"), 1, f"sha256:{fields[name]}"),),
+        node="chats",
+        drop=lambda *_: None,
+    )
+    sources = {**FILES, "math": ExampleSource(files=("b",), format="alpaca", fields={"output": "reply"})}
+    told = []
+
+    def reader(source: ExampleSource, place: str) -> Callable[[Mapping[str, JsonValue]], int]:
+        told.append((source.format, dict(source.fields), place))
+        return lambda record: 1
+
+    found = list(read_examples(ctx, sources, reader, RefusedError, SetAsideError))
+    assert [(one.source, one.of) for one in found] == [("mine", ""), ("math", "math")]
+    assert told == [("auto", {}, "chats"), ("alpaca", {"output": "reply"}, "chats.sources.math")]
+    with pytest.raises(StageError) as caught:
+        list(read_examples(ctx, {"math": sources["math"]}, lambda *_: refuse, RefusedError, SetAsideError))
+    assert (
+        caught.value.do
+        == "Correct the file as the reason says, or set chats.sources.math.format and chats.sources.math.fields if it names them."
+    )
+
+
+def refuse(record: Mapping[str, JsonValue]) -> int:
+    raise RefusedError("no")
 
 
 def test_the_type_of_an_answer_has_the_columns_of_the_table() -> None:
@@ -155,9 +198,10 @@ def test_the_type_of_an_answer_has_the_columns_of_the_table() -> None:
 
 def test_no_source_and_no_answers_are_refused_under_the_nodes_name(tmp_path: Path) -> None:
     ctx: Any = SimpleNamespace(files=lambda name: (), node="chats")
-    refuse_no_source(ctx, {}, "chats", "x/*")
+    refuse_no_source(ctx, {}, {}, "chats", "x/*")
+    refuse_no_source(ctx, FILES, None, "chats", "x/*")
     with pytest.raises(StageError, match="There are no chats: neither files nor docstrings are given") as caught:
-        refuse_no_source(ctx, None, "chats", "x/*.jsonl")
+        refuse_no_source(ctx, {}, None, "chats", "x/*.jsonl")
     assert caught.value.where == "chats.files" and "--set 'chats.files=[x/*.jsonl]'" in caught.value.do
     with pytest.raises(StageError, match="chats.docstrings needs the answers that the benchmarks read"):
         read_answers(ctx, Artifact(tmp_path, {}))
@@ -165,8 +209,8 @@ def test_no_source_and_no_answers_are_refused_under_the_nodes_name(tmp_path: Pat
 
 def test_two_files_with_the_same_content_are_refused_because_an_id_follows_from_content_and_line() -> None:
     files = tuple(ExternalFile(uri, size, "sha256:" + "ab" * 32) for uri, size in (("/a.jsonl", 9), ("/copy.jsonl", 9)))
-    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name])
+    ctx: Any = SimpleNamespace(files=lambda name: {"files": files}[name], node="chats")
     with pytest.raises(RecipeError, match="Two given files have the same content") as caught:
-        list(read_examples(ctx, lambda: dict, RefusedError, SetAsideError))
+        list(read_examples(ctx, FILES, lambda *_: dict, RefusedError, SetAsideError))
     assert caught.value.where == "/a.jsonl and /copy.jsonl"
     assert caught.value.do == "Name the file once, and remove copies of it."

@@ -18,7 +18,15 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from stages.examples.items import chat
-from stages.examples.items.chat_template import DATE, ChatTemplate, RefusedChatError, Span, compile_template
+from stages.examples.items.chat_template import (
+    DATE,
+    ChatTemplate,
+    Lacks,
+    RefusedChatError,
+    Span,
+    UnexpressedError,
+    compile_template,
+)
 from stages.tokens.tokenizer.bpe import chat_format
 from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.tokens.tokenizer.test_bpe import TEXTS
@@ -106,7 +114,23 @@ def joined(spans: Any) -> list[Span]:
 
 
 def in_parts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages]
+    """Returns messages with their texts as the only parts of their contents."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]} if isinstance(message.get("content"), str) else message
+        for message in messages
+    ]
+
+
+def as_given(messages: list[dict[str, Any]], as_text: bool) -> list[dict[str, Any]]:
+    """Returns messages with calls as a template takes them, and a content beside them. as_text: whether their arguments are a text."""
+
+    def call(one: dict[str, Any]) -> dict[str, Any]:
+        return one | {"function": one["function"] | {"arguments": json.dumps(one["function"]["arguments"])}} if as_text else one
+
+    return [
+        {"content": ""} | turn | {"tool_calls": [call(one) for one in turn["tool_calls"]]} if "tool_calls" in turn else turn
+        for turn in messages
+    ]
 
 
 def test_the_templates_are_there() -> None:
@@ -121,7 +145,8 @@ def test_text_and_mask_are_those_of_transformers_and_trl(name: str) -> None:
     ours = compile_template(source, NAMED, SPECIAL)
     assert ours.in_parts is (name.removesuffix("_training") in IN_PARTS)
     for kind, (given, tools) in CHATS.items():
-        messages = in_parts(given) if ours.in_parts else given
+        messages = as_given(given, ours.calls_as_text)
+        messages = in_parts(messages) if ours.in_parts else messages
         theirs = by_transformers(source, messages, tools)
         if theirs is None:
             with pytest.raises(RefusedChatError, match="its chat template refuses it: "):
@@ -266,3 +291,85 @@ def test_a_turn_is_what_follows_its_opening(stop: str, opening: str, first: str)
     assert found.text[slice(*found.trained[1])].startswith("Bye.")
     assert template.chat(messages, last_only=True).trained == found.trained[1:]
     assert json.dumps(template.chat(messages[:3], last_only=True).trained) == "[]"
+
+
+WORD = "zanzibar"
+"""Occurs in no template, and no word of a template is part of it."""
+
+
+def called(word: str = WORD, result: str = "6") -> list[dict[str, Any]]:
+    """Returns a chat with a call of a tool that has no content."""
+    call = CALL | {"function": {"name": "add", "arguments": {"a": word}}}
+    return [user("add"), {"role": "assistant", "tool_calls": [call]}, RESULT | {"content": result}, assistant("Six.")]
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if not name.endswith("_training")])
+def test_calls_have_the_ids_of_apply_chat_template_and_are_trained(name: str, tokenizer: Tokenizer) -> None:
+    """Catches: arguments as text where they are an object, a content None that is written, a call outside the mask, a result inside it."""
+    from transformers import PreTrainedTokenizerFast
+
+    template = compile_template(SOURCES[name], NAMED, SPECIAL)
+    form = form_of(tokenizer, template)
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMED)
+    forms = [in_parts(as_given(called(), one)) if template.in_parts else as_given(called(), one) for one in (False, True)]
+    for tools in (TOOLS, None):
+        written = [by_transformers(SOURCES[name], one, tools) for one in forms]
+        fitting = [number for number, found in enumerate(written) if found and WORD in found[0]]
+        given = forms[fitting[0]] if fitting else []
+        if not fitting or tools and by_transformers(SOURCES[name], given, None) == written[fitting[0]]:
+            with pytest.raises(
+                RefusedChatError, match="its chat template (does not write tools, their calls or their results|refuses it: )"
+            ):
+                chat.render(called(), form, tools=tools)
+            continue
+        ids, mask = chat.render(called(), form, tools=tools)
+        assert ids == theirs.apply_chat_template(given, tools=tools, chat_template=SOURCES[name], return_dict=False)
+        trained = tokenizer.decode([one for one, on in zip(ids, mask, strict=True) if on], skip_special_tokens=False)
+        assert WORD in trained and "Six." in trained and "6" not in trained.replace(WORD, "")
+        last = chat.render(called()[:2], form, last_only=True, tools=tools)
+        assert WORD in tokenizer.decode([one for one, on in zip(*last, strict=True) if on], skip_special_tokens=False)
+
+
+def two_texts(word: str) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": word}]}
+
+
+DIFFERENT: dict[str, tuple[Lacks, Any]] = {
+    "definition": (
+        Lacks.TOOLS,
+        lambda word: ([user("?"), assistant("!")], [TOOLS[0] | {"function": TOOLS[0]["function"] | {"name": word}}]),
+    ),
+    "call": (Lacks.TOOLS, lambda word: (called(word)[:2], None)),
+    "result": (Lacks.TOOLS, lambda word: ([user("?"), assistant("Let me see."), RESULT | {"content": word}, assistant("!")], None)),
+    "thought": (Lacks.REASONING, lambda word: ([user("?"), assistant("!", reasoning_content=word)], None)),
+    "developer": (Lacks.ROLE, lambda word: ([{"role": "developer", "content": word}, user("?"), assistant("!")], None)),
+    "parts": (Lacks.PARTS, lambda word: ([two_texts(word), assistant("!")], None)),
+}
+"""What of a chat a template may leave out -> its name, and function from a word there to (messages, tools)."""
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_what_a_template_leaves_out_is_refused_by_name_and_nothing_else_is(what: str) -> None:
+    """The oracle: by transformers, a template leaves out what makes no difference in its text. Catches: a chat that is trained without it."""
+    lacks, chat_with = DIFFERENT[what]
+    counts = {"written": 0, "left out": 0, "refused": 0}
+    for source in SOURCES.values():
+        template = compile_template(source, NAMED, SPECIAL)
+        texts = []
+        for word in (WORD, "trinidad"):
+            messages, tools = chat_with(word)
+            shown = as_given(messages, template.calls_as_text)
+            shown = in_parts(shown) if template.in_parts else shown
+            texts.append(by_transformers(source, shown, tools))
+        if texts[0] is None:
+            template.refuse_unexpressed(*chat_with(WORD))
+            counts["refused"] += 1
+        elif texts[0] == texts[1] or "'type'" in texts[0][0]:
+            with pytest.raises(UnexpressedError, match=f"its chat template does not write {lacks}") as caught:
+                template.refuse_unexpressed(*chat_with(WORD))
+            assert caught.value.lacks == lacks
+            counts["left out"] += 1
+        else:
+            template.refuse_unexpressed(*chat_with(WORD))
+            counts["written"] += 1
+    assert min(counts["written"], counts["left out"]) > 5 and sum(counts.values()) == len(SOURCES), counts

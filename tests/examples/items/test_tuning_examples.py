@@ -25,8 +25,8 @@ def index() -> Index:
     return build_index([("beasts", "fox", [FOX]), ("birds", "owl", [OWL])], n=6, min_words=6)
 
 
-def example(*searched: str, texts: tuple[str, ...] = ("plain",), answer: str = "yes") -> Example:
-    return Example(UUID(int=1), "mine", {"messages": "[]"}, texts, searched, 11, answer)
+def example(*searched: str, answer: str = "yes") -> Example:
+    return Example(UUID(int=1), "mine", {"messages": "[]"}, searched, 11, answer)
 
 
 @pytest.mark.parametrize(("given", "verdict"), [
@@ -34,7 +34,7 @@ def example(*searched: str, texts: tuple[str, ...] = ("plain",), answer: str = "
     (example(f"so {FOX}!"), ("dropped", "held_out", "beasts/fox")),
     (example("nothing", OWL.upper()), ("dropped", "held_out", "birds/owl")),
     (example(OWL, FOX), ("dropped", "held_out", "birds/owl")),  # the first text with an item names it
-    (example(FOX, texts=("plain", "say <|eot_id|>")), ("dropped", "special_token", None)),  # what is forged is not searched
+    (example("say <|eot_id|>"), ("kept", None, None)),  # text in training
 ])  # fmt: skip
 def test_the_first_fault_decides(index: Index, given: Example, verdict: tuple[str | None, ...]) -> None:
     (judged,) = judge_examples([given], index, 7, 0.5)
@@ -49,7 +49,7 @@ def test_the_split_goes_by_the_words_of_the_answer(index: Index) -> None:
     splits = [row["split"] for row in rows if row]
     assert splits == ["validation" if is_validation(f"  {a.upper()} !", 7, 0.3) else "train" for a in answers]
     assert 30 < splits.count("validation") < 90
-    assert rows[0] == {"doc_id": UUID(int=1), "source": "mine", "messages": "[]", "split": splits[0]}
+    assert rows[0] == {"doc_id": UUID(int=1), "source": "mine", "messages": "[]", "split": splits[0], "copies": 1}
 
 
 def documented(number: int, kind: str = "function", ordinal: int = 0) -> tuple[Answer, str]:

@@ -93,6 +93,29 @@ def test_a_large_file_is_estimated_from_its_head(tmp_path: Path) -> None:
     assert not found.counted and 0.7 < found.records / count < 1.4 and 0.7 < found.text_bytes / (count * (len(ENGLISH) + 8)) < 1.5
 
 
+def test_only_the_columns_that_tell_the_kind_are_read(tmp_path: Path) -> None:
+    """The data of another column are overwritten, so that reading them fails; there may be gigabytes of images."""
+    table = pa.table({"text": [ENGLISH * 3] * 40, "picture": [bytes(range(256)) * 9] * 40})
+    pq.write_table(table, tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    column = pq.read_metadata(tmp_path / "a.parquet").row_group(0).column(1)
+    with (tmp_path / "a.parquet").open("r+b") as file:
+        file.seek(column.data_page_offset)
+        file.write(b"\xff" * column.total_compressed_size)
+    with pytest.raises((pa.ArrowException, OSError)):
+        pq.read_table(tmp_path / "a.parquet")
+    assert (one(tmp_path / "a.parquet").kind, one(tmp_path / "a.parquet").problem) == (FileKind.DOCUMENTS, "")
+
+
+def test_rows_of_helpsteer_are_pairs(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{n // 2}", "response": f"a{n}", "helpfulness": n % 2, "verbosity": 1} for n in range(20)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for ending in ("parquet", "jsonl"):
+        found = one(tmp_path / f"a.{ending}")
+        assert (found.kind, found.problem, found.unreadable, dict(found.uncarried)) == (FileKind.PREFERENCES, "", 0, {})
+        assert found.records == 10 and found.counted, "pairs, and not rows"
+
+
 def test_a_parquet_file_of_documents(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -102,7 +125,10 @@ def test_a_parquet_file_of_documents(tmp_path: Path) -> None:
     assert (found.kind, found.form, found.records, found.counted) == (FileKind.DOCUMENTS, "Parquet", 1000, True)
     assert found.text_bytes == 1000 * 3 * len(ENGLISH) and list(found.languages) == ["en"]
     pq.write_table(pa.table({"query": ["a"], "choices": [["b", "c"]], "gold": [0]}), tmp_path / "b.parquet")
-    assert one(tmp_path / "b.parquet").problem == "holds benchmarks, which are read from JSON Lines: write one JSON object per line"
+    items = one(tmp_path / "b.parquet")
+    assert (items.kind, items.form, items.records, items.counted, items.problem) == (FileKind.BENCHMARKS, "Parquet", 1, True, "")
+    (tmp_path / "b c.parquet").write_bytes((tmp_path / "b.parquet").read_bytes())
+    assert one(tmp_path / "b c.parquet").problem.startswith("makes the task 'b c', which ")
     chats = [
         {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": f"ho {n}"}], "tools": "[1]" * (n % 2)}
         for n in range(900)
