@@ -26,7 +26,7 @@ ItemMetrics = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Change:
+class ScoreChange:
     """How a score differs between two models. A positive difference of the verdict says that `after` is better."""
 
     before: str
@@ -57,7 +57,7 @@ class Change:
         }
 
 
-def changes(models: Mapping[str, ModelScores], seed: int) -> tuple[Change, ...]:
+def changes(models: Mapping[str, ModelScores], seed: int) -> tuple[ScoreChange, ...]:
     """Returns the changes between every two models, of the main score of each task and of ANSWER_BITS.
 
     Args:
@@ -69,11 +69,11 @@ def changes(models: Mapping[str, ModelScores], seed: int) -> tuple[Change, ...]:
         ours, theirs = models[after].values, models[before].values
         for score in (one for one in models[after].scores if one["primary"]):
             task, metric = score["task"], score["metric"]
-            found.append(Change(before, after, task, metric, _tested(task, metric, ours, theirs, seed)))
+            found.append(ScoreChange(before, after, task, metric, _tested(task, metric, ours, theirs, seed)))
             if task != VALIDATION and metric != ANSWER_BITS and (_values(task, metric, ANSWER_BITS, ours)):
-                found.append(Change(before, after, task, ANSWER_BITS, _tested(task, metric, ours, theirs, seed, ANSWER_BITS)))
+                found.append(ScoreChange(before, after, task, ANSWER_BITS, _tested(task, metric, ours, theirs, seed, ANSWER_BITS)))
     corrected = verdicts.holm([one.verdict for one in found])
-    return tuple(Change(one.before, one.after, one.task, one.metric, verdict) for one, verdict in zip(found, corrected, strict=True))
+    return tuple(ScoreChange(one.before, one.after, one.task, one.metric, verdict) for one, verdict in zip(found, corrected, strict=True))
 
 
 def _tested(task: str, main: str, ours: ItemMetrics, theirs: ItemMetrics, seed: int, metric: str = "") -> Verdict:

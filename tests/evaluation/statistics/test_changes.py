@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from stages.evaluation.statistics.changes import ANSWER_BITS, Change, changes
+from stages.evaluation.statistics.changes import ANSWER_BITS, ScoreChange, changes
 from stages.evaluation.statistics.claims import OTHER_ITEMS, ModelScores, ScoreEntry
 from stages.evaluation.statistics.verdicts import VerdictOutcome, untested
 
@@ -90,7 +90,7 @@ def test_forgetting_shows_in_the_bits_where_accuracy_hides_it() -> None:
 
 
 def test_a_row_says_what_is_shown() -> None:
-    worse = Change("base", "sft", "t", ANSWER_BITS, untested("c", "u", 0, "why", -0.25))
+    worse = ScoreChange("base", "sft", "t", ANSWER_BITS, untested("c", "u", 0, "why", -0.25))
     assert worse.row() == {
         "models": "base → sft", "task": "t", "metric": ANSWER_BITS, "change": "+0.2500", "clusters": "0", "p": "", "p, corrected": "", "shown": "why",
     }  # fmt: skip
