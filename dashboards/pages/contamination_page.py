@@ -65,35 +65,42 @@ def flags(home: Path, artifact: str) -> list[Row]:
     )
 
 
+def near_items(home: Path, artifact: str) -> list[Row]:
+    """Returns the items that some record holds with changes, the nearest first."""
+    columns = 'task, item_id, "where", doc_id::VARCHAR AS doc_id, url, words, share'
+    return rows_of(home, artifact, "contamination_near", columns, "ORDER BY share DESC, item_id, doc_id LIMIT 100")
+
+
 async def show(visit: PageVisit) -> None:
     """Draws the passages of the chosen run."""
     made = await in_thread(artifacts_of, visit.home, visit.run["run_id"])
     tag("h1", f"Benchmark items in the data of {named(visit.run)}")
     if "decontaminate" not in made and "contamination" not in made:
         visit.refuse("This run did not search for benchmark items.")
-    left = await in_thread(flags, visit.home, made["contamination"]) if "contamination" in made else []
     if "contamination" in made:
-        tag("h2", "Left in the training data")
-        tag("p", f"{len(left)} places." if left else "None: no item is in what the models were trained on.", "bad" if left else "good")
-        grid(
-            [
-                {
-                    "task": row["task"],
-                    "item": row["item_id"],
-                    "in": row["where"],
-                    "record": row["url"] or row["doc_id"],
-                    "words": row["words"],
-                    "share": row["overlap_frac"],
-                }
-                for row in left
-            ]
-        )
-        searches = await in_thread(
-            rows_of, visit.home, made["contamination"], "contamination_searches", "task, items, flagged, not_searchable", "ORDER BY task"
-        )
-        grid(searches)
+        await _draw_left(visit, made["contamination"])
     if "decontaminate" in made:
         await _draw_cut(visit, made)
+
+
+async def _draw_left(visit: PageVisit, artifact: str) -> None:
+    left = await in_thread(flags, visit.home, artifact)
+    tag("h2", "Left in the training data")
+    tag("p", f"{len(left)} places." if left else "None: no item is in what the models were trained on.", "bad" if left else "good")
+    grid([{**_place(row), "words": row["words"], "share": row["overlap_frac"]} for row in left])
+    counted = await in_thread(rows_of, visit.home, artifact, "contamination_near", "count(DISTINCT (task, item_id)) AS items")
+    if counted and counted[0]["items"]:
+        tag("p", f"Items near a training record, which holds them with changes: {counted[0]['items']:,}. Their scores are not cut.")
+        found = await in_thread(near_items, visit.home, artifact)
+        links = {"record": lambda n: visit.address("/data/read", doc=found[n]["doc_id"]) if found[n]["where"] == "documents" else ""}
+        grid([{**_place(row), "words": row["words"], "share of the item": row["share"]} for row in found], links)
+    columns = f"task, items, flagged, {'near, ' if counted else ''}not_searchable"  # earlier versions searched for no near items
+    searches = await in_thread(rows_of, visit.home, artifact, "contamination_searches", columns, "ORDER BY task")
+    grid(searches)
+
+
+def _place(row: Row) -> dict[str, object]:
+    return {"task": row["task"], "item": row["item_id"], "in": row["where"], "record": row["url"] or row["doc_id"]}
 
 
 async def _draw_cut(visit: PageVisit, made: dict[str, str]) -> None:

@@ -1,6 +1,6 @@
 """The scores of a run's models by task, with errors and paired tests between models, held-out text by source, and every item with what was asked.
 
-Guarantee: a difference is called one only by a paired test on the same items, corrected over all that are shown (stages/questions/compared_scores.py).
+Guarantee: a change is called one only by a paired test on the same items, corrected over all that are shown (stages/evaluation/statistics/changes.py).
 Cost: the items of three models, and the tests: a second for some thousand items.
 A prompt is shown as it was sent: the ids that evaluate makes of a question (stages/examples/items/chat.py), as text with the special tokens.
 """
@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import combinations
 from pathlib import Path
 
 from dashboards.documents import artifacts_of, rows_of
 from dashboards.page import DashboardPage, PageVisit, Shown, choice, grid, in_thread, later, named, tag
-from stages.questions.compared_scores import item_values, main_scores, tested
+from stages.questions.compared_scores import item_values
 from stages.record.index import database
 from stages.record.index.database import Row
 from stages.record.store import manifest
@@ -48,30 +47,17 @@ def score_rows(home: Path, models: Mapping[str, str]) -> list[Shown]:
 
 
 @lru_cache(maxsize=64)  # artifacts never change
-def differences(home: Path, scores_of: tuple[tuple[str, str], ...]) -> list[Shown]:
-    """Returns a row per main score and pair of models: the difference, the corrected p value, and what it shows. scores_of: (model, artifact)."""
-    from stages.evaluation.statistics.verdicts import VerdictOutcome, holm
+def changed_scores(home: Path, scores_of: tuple[tuple[str, str], ...]) -> list[dict[str, str]]:
+    """Returns a row per score and pair of models: the change with its error, the p values, and what it shows. scores_of: (model, artifact)."""
+    from stages.evaluation.statistics.changes import changes
+    from stages.evaluation.statistics.claims import ModelScores
 
-    models = dict(scores_of)
-    artifacts = {model: manifest.read_artifact(home / "artifacts" / one) for model, one in models.items()}
-    scores = {model: main_scores(one) for model, one in artifacts.items()}
-    items = {model: item_values(one) for model, one in artifacts.items()}
-    rows, verdicts = [], []
-    for a, b in combinations(models, 2):
-        for task, metric in scores[a]:
-            if (task, metric) in scores[b]:
-                rows.append((a, b, task, metric, scores[b][task, metric] - scores[a][task, metric]))
-                verdicts.append(tested(task, metric, items[a], items[b], artifacts[b].manifest["seed"]))
-    words = {
-        VerdictOutcome.REACHED: "{b} is better",
-        VerdictOutcome.OPPOSITE: "{a} is better",
-        VerdictOutcome.NOT_SHOWN: "no difference is shown",
+    artifacts = {model: manifest.read_artifact(home / "artifacts" / one) for model, one in scores_of}
+    models = {
+        model: ModelScores(json.loads((one.path / "scores.json").read_text(encoding="utf-8")), item_values(one))
+        for model, one in artifacts.items()
     }
-    return [
-        {"models": f"{a} → {b}", "task": task, "metric": metric, "difference": difference, "p (corrected)": one.p_adjusted,
-         "test": one.test or one.note, "shown": words[one.outcome].format(a=a, b=b)}
-        for (a, b, task, metric, difference), one in zip(rows, holm(verdicts), strict=True)
-    ]  # fmt: skip
+    return [one.row() for one in changes(models, next(iter(artifacts.values())).manifest["seed"])]
 
 
 def subset_rows(home: Path, contamination: str) -> list[Shown]:
@@ -151,10 +137,15 @@ async def show(visit: PageVisit) -> None:
     tag("p", "± is one standard error.", "soft small")
     grid(rows, {"task": lambda n: f"{visit.address(task=rows[n]['task'], metric=rows[n]['metric'], offset='')}#items"})
     if len(models) > 1:
-        tag("h2", "Differences between the models")
+        tag("h2", "What later training changed")
+        tag(
+            "p",
+            "The items of a task of a group count as one observation; p is corrected over all rows. Of bits, a rise is a loss.",
+            "soft small",
+        )
 
         async def compared() -> None:
-            grid(await in_thread(differences, visit.home, tuple(models.items())))
+            grid(await in_thread(changed_scores, visit.home, tuple(models.items())))
 
         later(compared, "The models are compared item by item …")
     if "contamination" in made:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.pages.contamination_page import AROUND, cut_passages, flags, items_of
+from dashboards.pages.contamination_page import AROUND, cut_passages, flags, items_of, near_items
 from dashboards.pages.drops_page import PER_PAGE, drops, reasons
 from dashboards.pages.duplicates_page import pairs, text_before
 from dashboards.pages.evaluation_page import by_source, item_rows, prompts_as_sent, score_rows, subset_rows
@@ -99,7 +99,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"task": "quiz", "item_id": item, "where": "mix", "doc_id": doc(KEPT), "url": URL[KEPT], "words": "w", "overlap_frac": share}
         for item, share in (("b", 0.2), ("a", 0.9))
     ]
-    made.append(make_artifact(home, "contamination", 1, {}, {"flags.parquet": table("contamination", "flags", flagged)}))
+    near = [{**flagged[0], "where": "documents", "share": share, "item_id": item} for item, share in (("d", 0.4), ("c", 0.75))]
+    tables = {"flags.parquet": table("contamination", "flags", flagged), "near.parquet": table("contamination", "near", near)}
+    made.append(make_artifact(home, "contamination", 1, {}, tables))
     cut = [
         {"model": "evaluate@base", "task": "quiz", "metric": "acc", "subset": name, "value": value, "n": n}
         for name, value, n in (("full", 0.5, 3), ("clean", 1 / 3, 2), ("flagged", None, 0))
@@ -155,6 +157,7 @@ def test_passages_stand_in_their_text_and_those_of_later_rounds_are_their_words(
         and items_of(home, "", ["a"]) == {}
     )
     assert [(row["item_id"], row["overlap_frac"]) for row in flags(home, made["contamination"])] == [("a", 0.9), ("b", 0.2)]
+    assert [(row["item_id"], row["share"]) for row in near_items(home, made["contamination"])] == [("c", 0.75), ("d", 0.4)]
 
 
 def test_scores_have_errors_and_the_main_metric_first(home: Path) -> None:

@@ -99,12 +99,54 @@ def test_without_leaks_nothing_is_flagged_and_the_flagged_subset_is_empty(tmp_pa
     assert full == clean
 
 
+def test_an_item_with_changed_words_is_near_and_stays_among_the_clean_ones(tmp_path: Path) -> None:
+    """Catches: a near item that is cut, one that is exact elsewhere and counted twice, a record outside the mixture, a search of one place alone."""
+    given = inputs(tmp_path)
+    before = json.loads((run_stage(STAGE, {}, given, tmp_path / "home").path / "scores.json").read_text())
+
+    def other(number: int) -> str:
+        return " ".join("other" if place == 7 else word for place, word in enumerate(QUESTIONS[number].split()))
+
+    rows = list(read_rows(given["documents"].path / "documents" / "00000.parquet"))
+    texts = [row["text"] for row in rows]
+    given["documents"] = made.documents(
+        tmp_path / "more", [[*texts, f"so {other(4)} it is"], [f"not for training: {other(3)}", f"found above: {other(0)}"]]
+    )
+    given["mixture"] = made.mixture(tmp_path / "mix3", given["documents"], {f"not for training: {other(3)}"})
+    given["preferences"] = dialogues(
+        tmp_path / "pairs2", "preferences", [("train", " ".join(QUESTIONS[2].split()[1:14])), ("train", f"or {other(4)}")]
+    )
+    artifact = run_stage(STAGE, {}, given, tmp_path / "home")
+    names = {row["item_id"]: QUESTIONS.index(row["context"]) for row in read_rows(given["benchmarks"].path / "items.parquet")}
+    near = list(read_rows(artifact.path / "near.parquet"))
+    assert [(row["where"], names[row["item_id"]], row["url"]) for row in near] == [
+        ("documents", 4, "http://x/0/4"),
+        ("preferences", 4, None),
+    ]
+    assert near[0]["words"] == " ".join(QUESTIONS[4].split()[:7]) and near[0]["share"] == pytest.approx(6 / 11)
+    assert artifact.summary["near_items"] == 1 and artifact.summary["flagged_items"] == 3
+    (search,) = read_rows(artifact.path / "searches.parquet")
+    assert search == {"task": "quiz", "items": 6, "flagged": 3, "near": 1, "not_searchable": 0}
+    assert json.loads((artifact.path / "scores.json").read_text()) == before
+    section = STAGE.section(artifact) if STAGE.section else None
+    assert section and section.paragraphs[1].endswith("with changes: 1. Their scores are not cut.") and len(section.tables[1].rows) == 2
+    stricter = run_stage(STAGE, {"near_share": 0.6}, given, tmp_path / "home")
+    assert stricter.summary["near_items"] == 0 and not STAGE.section(stricter).paragraphs[1:]  # type: ignore[misc, union-attr]
+
+
 def test_what_a_pipeline_does_not_have_is_not_searched(tmp_path: Path) -> None:
     """Only fine-tuning on an imported model: there are no documents, no pairs and no dpo model."""
     given = {role: artifact for role, artifact in inputs(tmp_path).items() if role in ("benchmarks", "conversations", "base", "sft")}
     found = run_stage(STAGE, {}, given, tmp_path / "home")
     assert [flag["where"] for flag in read_rows(found.path / "flags.parquet")] == ["conversations"]
-    assert found.summary == {"items": 6, "flagged_items": 1, "items_too_short": 0, "documents_searched": 0, "flags_in_conversations": 1}
+    assert found.summary == {
+        "items": 6,
+        "flagged_items": 1,
+        "near_items": 0,
+        "items_too_short": 0,
+        "documents_searched": 0,
+        "flags_in_conversations": 1,
+    }
     assert {score["model"] for score in json.loads((found.path / "scores.json").read_text())} == {"base", "sft"}
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from stages.corpus.text.near_items import ItemSearch, near_index
 from stages.corpus.text.ngrams import build_index
 from stages.evaluation import contamination
 from stages.evaluation.contamination import STAGE
@@ -77,7 +78,7 @@ def test_flags_are_counted_by_place_and_items_once(given: dict[str, Artifact], t
     given["preferences"] = pairs(tmp_path / "pairs", [(QUESTIONS[2], "a", "b"), (QUESTIONS[2], "c", "d")])
     made_of = run_stage(STAGE, {}, given, tmp_path / "home")
     assert made_of.summary == {
-        "items": 6, "flagged_items": 3, "items_too_short": 0, "documents_searched": 3, "flags_in_documents": 3, "flags_in_conversations": 1,
+        "items": 6, "flagged_items": 3, "near_items": 0, "items_too_short": 0, "documents_searched": 3, "flags_in_documents": 3, "flags_in_conversations": 1,
         "flags_in_preferences": 2,
     }  # fmt: skip
     assert made_of.manifest["rows"] == 6
@@ -115,9 +116,10 @@ def test_the_flags_of_a_text_stand_in_the_order_of_the_items(given: dict[str, Ar
 def test_of_two_matches_of_one_length_the_first_is_flagged() -> None:
     """Two texts of the item have as many characters; a longer match counts wherever it is."""
     first, second, longer = "aa bb cc dd ee", "ff gg hh ii jj", "kk ll mm nn oo pp"
-    index = build_index([("task", "item", [first, second, longer])], 13, 5)
+    items = [("task", "item", [first, second, longer])]
+    search = ItemSearch(build_index(items, 13, 5), near_index(items, 5), 0.35)
     for text, words in ((f"{first}. {second}.", first), (f"{second}. {first}.", second), (f"{first}. {longer}.", longer)):
-        (flag,) = contamination._search(index, "documents", [(UUID(int=1), None, text)])
+        (flag,) = contamination._search(search, "documents", [(UUID(int=1), None, text)]).flags
         assert (flag["words"], flag["overlap_frac"]) == (words, len(words) / len(text))
 
 

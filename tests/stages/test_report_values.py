@@ -176,7 +176,7 @@ def test_scores_with_and_without_overlap(pipeline: dict[str, Artifact], tmp_path
     seen = page(pipeline, tmp_path, monkeypatch)
     searched, scores = section(seen, "Scores with and without overlap")["tables"]
     assert not searched.folded and [dict(row) for row in searched.rows] == [
-        {"task": "t", "items": "7", "flagged": "2", "not searchable": "1"}
+        {"task": "t", "items": "7", "flagged": "2", "near": "0", "not searchable": "1"}
     ]
     assert scores.folded and [dict(row) for row in scores.rows] == [
         {**part, "subset": "clean", "score": "0.500 ± 0.062", "items": "1,234"}, {**part, "subset": "flagged", "score": "1.000", "items": "1"},

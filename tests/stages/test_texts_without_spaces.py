@@ -121,4 +121,4 @@ def test_items_too_short_to_search_are_counted_and_are_not_clean(tmp_path: Path)
         and scores["chinese", "not_searchable"] == (2, 0.0)
     )
     (shown, _) = report_section(found).tables
-    assert [dict(row) for row in shown.rows][1] == {"task": "chinese", "items": "3", "flagged": "1", "not searchable": "2"}
+    assert [dict(row) for row in shown.rows][1] == {"task": "chinese", "items": "3", "flagged": "1", "near": "0", "not searchable": "2"}

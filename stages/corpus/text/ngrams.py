@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.corpus.text.native import compiled
-from stages.corpus.text.words import SIXTHS, Words, hash_words, joined, normalise_words, windows
+from stages.corpus.text.words import SIXTHS, Folding, Words, hash_words, joined, normalise_words, windows
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so multiplication modulo 2**64 is a bijection (golden ratio, Knuth 6.4)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)  # MurmurHash3's finalizer
@@ -78,13 +78,14 @@ class Index:
         return [self.items[number] for number in np.flatnonzero(~searched).tolist()]
 
 
-def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int, min_words: int) -> Index:
+def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int, min_words: int, fold: Folding | None = None) -> Index:
     """Returns an index of (task, item_id, texts).
 
     Args:
         items: (task, item_id, texts) of every item.
         n: Words per n-gram.
         min_words: A text with fewer than n words is matched as a whole if it has at least this many words.
+        fold: Another folding of characters than that of `folding`; a text that is searched needs the same.
 
     Raises:
         EmptyIndexError: No text could be indexed.
@@ -96,7 +97,7 @@ def build_index(items: Iterable[tuple[str, str, Sequence[str]]], n: int, min_wor
         texts += own
         owners += [len(names)] * len(own)
         names.append((task, item_id))
-    words, least = hash_words(*joined(texts)), min(min_words, n)
+    words, least = hash_words(*joined(texts), fold), min(min_words, n)
     long_enough = words.text_sixths() >= SIXTHS * least
     if not long_enough.any():
         raise EmptyIndexError(
@@ -132,19 +133,28 @@ def find(index: Index, text: str) -> list[Match]:
         return []
     data, starts = joined([text])
     words = hash_words(data, starts)
+    grams, firsts, lengths = occurrences(index, words)
+    if not len(grams):
+        return []
+    runs = joined_runs(zip(index.item[grams].tolist(), firsts.tolist(), (firsts + lengths).tolist(), strict=True))
+    return sorted((match_of(index, data, words, *run) for run in runs), key=lambda m: (m.start, m.end, m.task, m.item_id))
+
+
+def occurrences(index: Index, words: Words) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns every occurrence of an indexed n-gram: (its number, its first word, its length), each [occurrences], by place.
+
+    Args:
+        index: The n-grams.
+        words: The words of one text, folded as those of the index.
+    """
     room = 256
     while True:
         grams, firsts, lengths = np.empty(room, np.uint32), np.empty(room, np.int64), np.empty(room, np.int64)
         found = compiled(_search)(words.hashes, index.lengths, index.words, index.hashes, index.position, index.slots, index.gate,
                                   grams, firsts, lengths)  # fmt: skip
         if found <= room:
-            break
-        room = 4 * found
-    if not found:
-        return []
-    items = index.item[grams[:found]].tolist()
-    runs = _joined(zip(items, firsts[:found].tolist(), (firsts[:found] + lengths[:found]).tolist(), strict=True))
-    return sorted((_match(index, data, words, *run) for run in runs), key=lambda m: (m.start, m.end, m.task, m.item_id))
+            return grams[:found], firsts[:found], lengths[:found]
+        room = found
 
 
 def save_index(index: Index, folder: Path) -> None:
@@ -193,7 +203,7 @@ def _gram_hashes(words: Words, length: int, position: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+def joined_runs(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Returns the runs of words with overlapping runs of the same item merged."""
     runs: list[tuple[int, int, int]] = []
     for item, first, last in sorted(set(hits)):
@@ -204,7 +214,7 @@ def _joined(hits: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _match(index: Index, data: np.ndarray, words: Words, item: int, first: int, last: int) -> Match:
+def match_of(index: Index, data: np.ndarray, words: Words, item: int, first: int, last: int) -> Match:
     """Returns a run of words as a match. Byte positions become character offsets."""
     start, end = int(words.first[first]), int(words.last[last - 1])
     before, inside = (data[a:b].tobytes().decode("utf-8", "surrogatepass") for a, b in ((0, start), (start, end)))

@@ -93,14 +93,15 @@ def joined(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"".join(parts), np.uint8), ends
 
 
-def hash_words(data: np.ndarray, starts: np.ndarray) -> Words:
+def hash_words(data: np.ndarray, starts: np.ndarray, fold: Folding | None = None) -> Words:
     """Returns the words of texts in the form that `joined` returns (the form of an Arrow string column).
 
     Args:
         data: Joined UTF-8, uint8 [bytes].
         starts: Byte offset of each text, and the end, int64 [texts + 1].
+        fold: Another folding of characters than that of `folding`.
     """
-    fold = folding()
+    fold = fold or folding()
     most = (int(starts[-1] - starts[0]) * 3 >> 2) + len(starts)  # three words in four bytes: a letter, and a character that is two (Lao ໜ)
     hashes, offsets, sixths = np.empty(most, np.uint64), np.empty(len(starts), np.int64), np.empty(most, np.uint8)
     first, last = np.empty(most, np.int64), np.empty(most, np.int64)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 
+from stages.evaluation.statistics.changes import ANSWER_BITS
 from stages.examples.items.benchmark_task import scored_name
 from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import StageError
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from stages.evaluation.evaluate.lm_eval_model import Excess, PlainAnswers
     from stages.evaluation.evaluate.yaml_tasks import YamlTasks
 
-ANSWER_BITS = "answer_bits_per_byte"
-"""The metric of every task that says how probable the right answer is: -log2 of its probability over the bytes of its text, mean over the items.
-It shows forgetting that the share of right answers hides."""
 SHOWN_ITEMS = 10  # items that a message or a row of the report names
 SHOWN_ANSWERS = 3  # answers of a task that the report shows
 TITLE = "Longer than the context, so cut on the left"  # of the table in the report

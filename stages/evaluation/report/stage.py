@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from stages.record.store.manifest_schema import RecordCountsEntry
 
 COUNTS = ("in", "out", "characters out")
+CHANGES = "What later training changed: items of a task of a group count as one, and p is corrected over all rows"
 BARS = 12
 """Reasons of a node that have a bar each."""
 BASELINES = ("unigram", "kneser_ney_3gram")  # metrics of evaluate, in bits per byte on the same documents
@@ -83,7 +84,7 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     from stages.evaluation.charts.page import render
     from stages.evaluation.report import report_page
     from stages.evaluation.report.report_page import BODY, markdown
-    from stages.evaluation.statistics import claims
+    from stages.evaluation.statistics import changes, claims
     from stages.evaluation.statistics.verdicts import count_outcomes
 
     evaluated = [node.partition("@")[2] for node, artifact in inputs.items() if artifact.manifest["kind"] == "scores"]
@@ -93,7 +94,8 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     required = claims.required_claims(models, dpo, ctx.seed)
     compared = claims.comparisons(models, dpo, ctx.seed)
     results = result_rows(scores, dpo)
-    found = _sections(inputs, ctx)
+    changed = tuple(one.row() for one in changes.changes(models, ctx.seed))
+    found = _sections(inputs, changed, ctx)
     sections = [_laid_out(section, inputs) for section in found]
     files, more_files = how_made.external_files(inputs)
     values = {
@@ -186,12 +188,13 @@ def _item_values(artifact: Artifact) -> dict[tuple[str, str], dict[str, float]]:
     return values
 
 
-def _sections(inputs: Mapping[str, Artifact], ctx: Context) -> list[Section]:
-    """Returns the sections of the report: results, record counts, then what each stage shows of its artifact, in DAG order."""
+def _sections(inputs: Mapping[str, Artifact], changed: tuple[Mapping[str, str], ...], ctx: Context) -> list[Section]:
+    """Returns the sections of the report: results with the changes from model to model, record counts, then what each stage shows, in DAG order."""
     shown = [section for role, section_of in ctx.sections.items() if role in inputs and (section := section_of(inputs[role])) is not None]
     took = sum(seconds_of(a.manifest) for a in inputs.values() if "imported" not in a.manifest)
     seconds = Section("", cards=(("time of all nodes", duration_text(took)),))
-    return merged([Section("Results"), _counts(inputs), *shown, *_parts_off(ctx.off), seconds])
+    results = Section("Results", tables=(SectionTable(changed, CHANGES, ("change", "clusters", "p", "p, corrected")),) if changed else ())
+    return merged([results, _counts(inputs), *shown, *_parts_off(ctx.off), seconds])
 
 
 def _left_off(off: Mapping[str, str]) -> tuple[str, ...]:
@@ -298,6 +301,7 @@ STAGE = Stage(
         "how many questions of a task were cut because they are longer than the context",
         "its first lines name the stages of documents that are off, and what that means",
         "the verdicts first; charts that are hovered, zoomed, smoothed and logarithmic; reasons as bars, pages with their text, cost per node, a recipe",
+        "what later training changed, with errors by cluster",
     ),
     distributions=("jinja2", "nicegui", "numpy", "pyyaml", "scipy"),
 )

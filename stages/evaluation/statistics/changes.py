@@ -1,0 +1,111 @@
+"""What a later training changed: every main score of a model against the models before it, and how probable it finds the right answers.
+
+Guarantee: a change is tested on values of the same items, corrected over all that are returned (Holm). The items of a cluster count as one
+observation, in the error and in the test: those of one task of a group (a subject of mmlu), and the tokens of one document.
+Items of other tasks are taken as independent, because nothing records which passage they share.
+Cost: a sign-flip test each (stages/evaluation/statistics/verdicts.py).
+Source: Miller 2024, arXiv 2411.00640 (paired differences and clustered errors): the error is that of a ratio of sums over clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+from stages.evaluation.statistics import verdicts
+from stages.evaluation.statistics.claims import OTHER_ITEMS, VALIDATION, ModelScores
+from stages.evaluation.statistics.verdicts import Verdict, VerdictOutcome
+
+ANSWER_BITS = "answer_bits_per_byte"
+"""The metric of every task that says how probable the right answer is: -log2 of its probability over the bytes of its text, mean over the items.
+It shows forgetting that the share of right answers hides."""
+ItemMetrics = Mapping[tuple[str, str], Mapping[str, float]]
+"""(task, metric) -> item -> value of this item."""
+
+
+@dataclass(frozen=True)
+class ScoreChange:
+    """How a score differs between two models. A positive difference of the verdict says that `after` is better."""
+
+    before: str
+    after: str
+    task: str
+    metric: str
+    verdict: Verdict
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a smaller value of the metric is the better one."""
+        return self.metric.endswith("bits_per_byte")
+
+    def row(self) -> dict[str, str]:
+        """Returns the change as cells of a table; the change is that of the metric, so of bits a positive one is a loss."""
+        found, sign = self.verdict, -1 if self.lower_is_better else 1
+        error = f" ± {found.standard_error:.4f}" if found.standard_error is not None else ""
+        words = {VerdictOutcome.REACHED: "better", VerdictOutcome.OPPOSITE: "worse: forgotten"}
+        return {
+            "models": f"{self.before} → {self.after}",
+            "task": self.task,
+            "metric": self.metric,
+            "change": "" if found.difference is None else f"{sign * found.difference:+.4f}{error}",
+            "clusters": f"{found.pairs:,}",
+            "p": "" if found.p is None else f"{found.p:.2g}",
+            "p, corrected": "" if found.p_adjusted is None else f"{found.p_adjusted:.2g}",
+            "shown": found.note or words.get(found.outcome, "no change is shown"),
+        }
+
+
+def changes(models: Mapping[str, ModelScores], seed: int) -> tuple[ScoreChange, ...]:
+    """Returns the changes between every two models, of the main score of each task and of ANSWER_BITS.
+
+    Args:
+        models: The models, in the order in which they are trained.
+        seed: Seed of the random choices of a test.
+    """
+    found = []
+    for before, after in combinations(models, 2):
+        ours, theirs = models[after].values, models[before].values
+        for score in (one for one in models[after].scores if one["primary"]):
+            task, metric = score["task"], score["metric"]
+            found.append(ScoreChange(before, after, task, metric, _tested(task, metric, ours, theirs, seed)))
+            if task != VALIDATION and metric != ANSWER_BITS and (_values(task, metric, ANSWER_BITS, ours)):
+                found.append(ScoreChange(before, after, task, ANSWER_BITS, _tested(task, metric, ours, theirs, seed, ANSWER_BITS)))
+    corrected = verdicts.holm([one.verdict for one in found])
+    return tuple(ScoreChange(one.before, one.after, one.task, one.metric, verdict) for one, verdict in zip(found, corrected, strict=True))
+
+
+def _tested(task: str, main: str, ours: ItemMetrics, theirs: ItemMetrics, seed: int, metric: str = "") -> Verdict:
+    """Returns the verdict on whether `ours` is better. main: the main metric of the task. metric: the tested one, if it is another."""
+    import numpy as np
+
+    metric = metric or main
+    lower = metric.endswith("bits_per_byte")
+    claim = f"The later model is better on {task} ({metric})"
+    new, old = (_values(task, main, metric, values) for values in (ours, theirs))
+    sizes = ours.get((task, "bytes"), {}) if task == VALIDATION else dict.fromkeys(new, 1.0)
+    if not new or not new.keys() == old.keys() == sizes.keys():
+        return verdicts.untested(claim, metric, 0, OTHER_ITEMS)
+    clusters: dict[str, int] = {}
+    number = [clusters.setdefault(_cluster(item, main, ours), len(clusters)) for item in new]
+    gains = np.array([old[item] - new[item] if lower else new[item] - old[item] for item in new]) / (
+        math.log(2) if task == VALIDATION else 1
+    )
+    of_clusters = np.bincount(number, gains), np.bincount(number, [sizes[item] for item in new])
+    return verdicts.sign_flip_test(claim, metric, *of_clusters, seed)
+
+
+def _values(task: str, main: str, metric: str, values: ItemMetrics) -> Mapping[str, float]:
+    """Returns item -> value of a metric; of a group, from the values of its tasks."""
+    name = (task, "nll") if task == VALIDATION else (task, metric)
+    if name in values or metric == main:
+        return values.get(name, {})
+    parts = ((item, item.partition("/")) for item in values.get((task, main), {}))
+    return {item: values[member, metric][one] for item, (member, _, one) in parts if one in values.get((member, metric), {})}
+
+
+def _cluster(item: str, main: str, values: ItemMetrics) -> str:
+    """Returns the cluster of an item: of a group's item its task, else the item."""
+    member, slash, one = item.partition("/")
+    return member if slash and one in values.get((member, main), {}) else item
