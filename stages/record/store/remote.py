@@ -21,6 +21,8 @@ NETWORK_FAULTS = (
 """Exceptions of the libraries under fsspec that mean a network fault. Looked up only if the library is loaded."""
 EXTRAS = {"s3fs": "[s3]", "boto3": "[s3]", "gcsfs": "[gcs]"}
 """Package of a file system or a store -> the extra of pyproject.toml that installs it with what it needs."""
+BUCKETS = ("s3", "s3a", "gs", "gcs")
+"""Schemes of object storage, where "*" is a pattern. In a web address it is a character."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP status codes of temporary faults (RFC 9110, RFC 6585)."""
 
@@ -70,6 +72,22 @@ def describe(uri: str) -> RemoteFile:
         info = file_system.info(path)
     tag, size = str(info.get("ETag") or info.get("etag") or "").strip(), info.get("size")
     return RemoteFile(None if size is None else int(size), "" if tag.startswith("W/") else tag.strip('"'))
+
+
+def matching(uri: str) -> list[str]:
+    """Returns the URIs of the objects that a pattern with "*" in a bucket names, sorted. Any other URI is returned as it is.
+
+    Errors are those of `describe`.
+    """
+    scheme = uri.partition("://")[0]
+    if scheme not in BUCKETS or "*" not in uri:
+        return [uri]
+    import fsspec
+
+    with _network_faults_as_connection_errors(uri):
+        file_system, path = fsspec.core.url_to_fs(uri)
+        file_system.invalidate_cache()
+        return sorted(f"{scheme}://{name}" for name in file_system.glob(path))
 
 
 def missing_package(error: BaseException | None) -> str:
