@@ -76,6 +76,14 @@ def put(store: ObjectStore, home: Path, job: NodeJob, artifact: Artifact, say: S
     say(f"{store.uri} keeps another build of the same key, by the run {theirs['run_id']}; this one stays in this home only")
 
 
+def is_stored(store: ObjectStore, artifact: Artifact) -> bool:
+    """Returns whether the store has an artifact: a manifest of its key with its digest, and all its files."""
+    name = manifest_name(artifact.manifest["node"], artifact.manifest["key"])
+    if (there := store.read(name)) is None or _parsed(store, name, there)["digest"] != artifact.manifest["digest"]:
+        return False
+    return all(_each([*manifest.files_of(artifact), *_list_of(artifact.manifest, artifact.path)], store.has))
+
+
 def fetched(store: ObjectStore, home: Path, job: NodeJob, own: lease.Held, say: Say) -> Artifact | None:
     """Returns the artifact of a job's key after fetching it from the store and publishing it in the home. None if the store has none.
 
