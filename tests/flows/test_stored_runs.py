@@ -15,7 +15,7 @@ from flows import execute
 from flows.execute import _Running, _work, run_nodes
 from flows.opened_recipe import Session
 from stages.questions.lineage import verify
-from stages.questions.plan import Step
+from stages.questions.plan import Step, make_plan
 from stages.record.contract.declaration import Artifact, Context, ExternalFile, Outcome, Stage
 from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
 from stages.record.contract.recipe import load_recipe
@@ -307,6 +307,17 @@ def test_a_store_that_is_refused_leaves_no_run(s3: S3, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="does not obey If-None-Match"):
         run(tmp_path / "home")
     assert not list((tmp_path / "home").glob("runs/*")) and not list((tmp_path / "home").glob("artifacts/*"))
+
+
+def test_a_plan_asks_no_store_and_says_that_a_run_does(s3: S3, tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text("name: toy\n")
+    recipe = load_recipe(str(tmp_path / "toy.yaml"), {"words": WORDS.config}, (f"runtime.store={URI}",))
+    steps = [Step("words", {}, WORDS), Step("words2", {}, replace(WORDS, fault=lambda folder: ""))]
+    recipe = replace(recipe, sections={**recipe.sections, "words2": WORDS.config.model_validate({"files": [str(tmp_path / "toy.yaml")]})})
+    assert [step.why for step in make_plan(tmp_path, recipe, steps).steps] == [
+        ("not built yet", "a run looks for it in s3://bucket/team first"), ("not built yet",)
+    ]  # fmt: skip
+    assert not s3.requests
 
 
 def test_credentials_are_in_no_record(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
