@@ -1,4 +1,4 @@
-"""A store on a real S3 server: races for a manifest, large files, a driver that is killed while it sends, and a second home that builds nothing.
+"""A store on a real S3 server: races for a manifest, large files, a driver that is killed, and a second home that builds nothing.
 
 `make test-cluster`.
 """
