@@ -2,7 +2,7 @@
 # make bench: benchmarks (minutes).   make bench-smoke: each benchmark at its smallest size (minutes).   make test-chaos: kill real runs (half an
 # hour).   make test-fuzz: hostile input (ten minutes).
 # make test-long: trainings against their oracles, kills, servers, the whole tiny pipeline (twenty minutes).
-# make test-cluster: shards on a real Slurm and a real Ray of two nodes on loopback, with kills, and a home on a file system with two mounts (half an
+# make test-cluster: shards on a real Slurm and a real Ray of two nodes on loopback, with kills, a home on a file system with two mounts, and a store on an S3 server (half an
 # hour; root, and packages, which it installs).
 # make test-real: the tests that read real data, where it is (minutes).
 # make test-mutation: change single lines, which the tests must detect (an hour).   make test-browser: pages in Chromium.

@@ -30,7 +30,9 @@ from stages.record.run import openlineage
 from stages.record.run.node_job import NodeJob, prepare
 from stages.record.run.run_log import Write, log_path, run_log
 from stages.record.run.runner import Event, Report, Result, run_node
+from stages.record.run.stored_artifact import fetched, is_shared, put
 from stages.record.store import continued_run, manifest, runs
+from stages.record.store.object_store import ObjectStore, open_store
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
 NETWORK_ERRORS = (ConnectionError, TimeoutError)
@@ -40,11 +42,12 @@ RETRY_PAUSES_S = [2, 10, 30]
 
 @dataclass(frozen=True)
 class _Running:
-    """The run that is recorded: its id, who is told of its events, and its log."""
+    """The run that is recorded: its id, who is told of its events, its log, and the store of its artifacts if it has one."""
 
     run_id: str
     tell: openlineage.Announcer
     log: Write
+    store: ObjectStore | None
 
 
 def run_nodes(
@@ -74,11 +77,12 @@ def run_nodes(
     home, recipe = session.home, session.recipe
     connect_to_loopback_directly(os.environ)  # of a flow too, whose process is a worker's
     nodes = [step.node for step in steps]
+    store = open_store(recipe.runtime.store) if recipe.runtime.store else None
     with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log), placed(nodes, session.expected_s):
         log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
         log(f"nodes: {', '.join(step.node for step in steps)}", "")
         artifacts, states = dict(ready or {}), Counter[str]()
-        running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log)
+        running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log, store)
         running.tell.run("start")
         try:
             if name:
@@ -191,7 +195,7 @@ def _one(
         raise
     runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
     tell.node(job, result.state, result.artifact)
-    if result.state != NodeState.CACHED:
+    if result.state != NodeState.CACHED or running.store:
         database.update(home)
     return result.artifact, result.state
 
@@ -257,8 +261,17 @@ def _account(error: BaseException) -> str:
 
 def _work(home: Path, job: NodeJob, running: _Running, report: Report, force: bool) -> Result:
     """Returns the result of the node. Removes credentials from its error, because Prefect records an error with its traceback."""
+    store = running.store if is_shared(job) else None
+
+    def say(line: str) -> None:
+        report(Event("log", job.node, {"line": line}))
+
     try:
-        return run_node(home, job, running.run_id, report, force)
+        if store is None:
+            return run_node(home, job, running.run_id, report, force)
+        result = run_node(home, job, running.run_id, report, force, lambda own: fetched(store, home, job, own, say))
+        put(store, home, job, result.artifact, say)
+        return result
     except Exception as error:
         if (clean := redacted(error)) is error:
             raise

@@ -18,6 +18,7 @@ from stages.training.checkpoints.snapshot_folders import root, steps_in
 
 if TYPE_CHECKING:
     from flows.audit.replay_run import Draw
+    from stages.record.run.eviction import SizeLimit
 
 
 UNRECORDED_SHOWN = 10  # artifacts that are named
@@ -192,6 +193,12 @@ def gc(
         tuple[str, ...],
         Parameter(metavar="scratch/FOLDER", help="also remove this scratch of an unfinished run, which then starts anew; may be repeated"),
     ] = (),
+    store: Annotated[
+        str, Parameter(metavar="s3://BUCKET/PREFIX", help="also remove artifacts that this store has, those not used for longest first")
+    ] = "",
+    max_size: Annotated[
+        str, Parameter(metavar="BYTES", help="with --store: until the artifacts of the home have at most this, such as 200G")
+    ] = "",
     yes: Annotated[bool, Parameter(help="remove what is shown")] = False,
     common: Common = COMMON,
 ) -> None:
@@ -204,7 +211,8 @@ def gc(
     from stages.record.run.gc import collect, collectable, kept_scratch, runs_that_lose
 
     home = common.folder()
-    rows, freed = collect(home, keep_runs, drop, scratch_content) if yes else (collectable(home, keep_runs, drop, scratch_content), 0)
+    chosen = (home, keep_runs, drop, scratch_content, _size_limit(store, max_size))
+    rows, freed = collect(*chosen) if yes else (collectable(*chosen), 0)
     losers, kept = runs_that_lose(home, rows), [row for row in kept_scratch(home, scratch_content) if row["artifact_id"] not in drop]
 
     def show() -> None:
@@ -222,6 +230,26 @@ def gc(
         say(f"{len(rows)} artifacts, {total}" + ("; add --yes to remove them" if rows and not yes else ""))
 
     answer(common, {"artifacts": rows, "runs": losers, "kept": kept, "removed": yes, "freed_bytes": freed}, show)
+
+
+def _size_limit(store: str, max_size: str) -> SizeLimit | None:
+    """Returns the limit that --store and --max-size state together; None if neither is given.
+
+    Raises:
+        RecipeError: One is given without the other.
+    """
+    if not store and not max_size:
+        return None
+    if not (store and max_size):
+        do = "Give both: the size, and the store that has what is removed."
+        raise RecipeError("--store and --max-size belong together.", where="--store, --max-size", do=do)
+    from stages.questions.calculator.amounts import quantity
+    from stages.record.contract.recipe import validated
+    from stages.record.contract.runtime import Runtime
+    from stages.record.run.eviction import SizeLimit
+    from stages.record.store.object_store import open_store
+
+    return SizeLimit(open_store(validated(Runtime, {"store": store}, "runtime", "--store").store), int(quantity(max_size, "--max-size")))
 
 
 COMMANDS = (
@@ -244,7 +272,15 @@ COMMANDS = (
         ),
         name="import",
     ),
-    Command(gc, ("loam lineage gc", "loam lineage gc --keep-runs 3 --yes", "loam lineage gc --drop scratch/pretrain-0123456789ab")),
+    Command(
+        gc,
+        (
+            "loam lineage gc",
+            "loam lineage gc --keep-runs 3 --yes",
+            "loam lineage gc --store s3://bucket/team --max-size 200G",
+            "loam lineage gc --drop scratch/pretrain-0123456789ab",
+        ),
+    ),
 )
 
 

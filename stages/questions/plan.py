@@ -22,6 +22,7 @@ from stages.record.index import database
 from stages.record.index.lookup import alias_number
 from stages.record.run.node_job import NodeJob, prepare, resolve_externals
 from stages.record.run.runner import find_cached
+from stages.record.run.stored_artifact import is_shared
 from stages.record.store import integrity, key, manifest
 
 if TYPE_CHECKING:
@@ -142,7 +143,10 @@ def make_plan(
             state, why_found = (NodeState.DAMAGED, tuple(wrong)) if wrong else (NodeState.CACHED, tuple(_other_code(job, found)))
             planned[step.node] = Planned(step.node, state, why_found, found, job, job.files)
         else:
-            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_miss(home, job, recipe.name)), None, job, job.files)
+            why_missing = why_miss(home, job, recipe.name)
+            if recipe.runtime.store and is_shared(job):
+                why_missing.append(f"a run looks for it in {recipe.runtime.store} first")
+            planned[step.node] = Planned(step.node, NodeState.MISSING, tuple(why_missing), None, job, job.files)
     return Plan(tuple(planned.values()), tuple(missing), off, {step.node: step.reads for step in steps})
 
 

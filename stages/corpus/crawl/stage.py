@@ -147,7 +147,7 @@ class CrawlConfig(StageConfig):
     """The sources of the raw pages: warcs, sources, site and docs. Without any of them the node is off."""
 
     warcs: ListedFiles = ()
-    """WARC or WET files, also compressed with gzip or zstd: paths, globs or URIs (s3://, https://), or path lists (first_files)."""
+    """WARC or WET files, also compressed with gzip or zstd: paths, globs or URIs (s3://, also with *, or https://), or path lists (first_files)."""
     source: Name = "web"
     """Name of the source for the files of `warcs`."""
     sources: dict[SourceName, ListedFiles] = Field(default_factory=dict)

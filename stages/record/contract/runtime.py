@@ -161,6 +161,9 @@ class Runtime(StageConfig):
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Programs that get the metrics of a training while it runs: tensorboard (event files), wandb (an offline run; nothing is sent). Their files
     are in <home>/trackers/<node>/<first 12 of the key>. They need packages: pip install -c constraints.txt -e '.[trackers]'."""
+    store: str = Field("", pattern=r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][\w.-]*)*)?$")
+    """A bucket, as s3://bucket or s3://bucket/prefix, in which the artifacts of runs are kept too. A node whose artifact is there is not built but fetched.
+    It needs the extra `s3`. Credentials come from the environment or ~/.aws. Empty uses no store."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""

@@ -4,6 +4,7 @@ Kept are the artifacts of the newest finished runs of each recipe and everything
 (`--until`, one stage) are counted separately, so that they never replace a run of the whole pipeline. Artifacts with a given name, what a
 run with a given name needs, and imported artifacts are kept too. Runs that failed, were interrupted or were killed keep the scratch that they
 would continue from (scratch.py) and the artifacts that it is made from, until their record is deleted or the scratch is named; nothing else.
+With a limit of size, artifacts that are kept but are in a store, too, are removed until the home is within it (eviction.py).
 Guarantee: gc holds the home alone before it lists, so no run works meanwhile, here or on another machine, and it removes what it listed before it lets go. It refuses
 while a manifest, a run record or a given name is damaged, because it cannot know what those keep. It removes a manifest first, so a kill
 leaves no artifact that looks complete. The next gc removes the folder that remains. Scratch whose lease has a live owner is not listed and
@@ -21,6 +22,7 @@ from typing import TypedDict
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.index import database, schema
 from stages.record.run import scratch
+from stages.record.run.eviction import SizeLimit, evicted
 from stages.record.run.run_removal import finish_deletions
 from stages.record.store import integrity, lease, manifest, names, runs
 from stages.record.store.home import PROBE
@@ -65,8 +67,10 @@ def any_work(folder: Path) -> tuple[str, str]:
     return "scratch files", ""
 
 
-def collectable(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Describe = any_work) -> list[Collectable]:
-    """Returns what gc would remove. Removes nothing.
+def collectable(
+    home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Describe = any_work, limit: SizeLimit | None = None
+) -> list[Collectable]:
+    """Returns what gc would remove. Removes nothing. limit: also removes what a store has, too, until the home is within it.
 
     These are artifacts that none of the newest `keep_runs` finished runs of any recipe needs, what a killed gc left of such artifacts, and
     the scratch folders (named "scratch/...") that nobody works in and that no unfinished run would continue from, or that `drop` names.
@@ -75,7 +79,7 @@ def collectable(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: 
     """
     _refuse_no_home(home)
     with runs.hold_home(home, alone=True):
-        return _listed(home, keep_runs, drop, describe)
+        return _listed(home, keep_runs, drop, describe, limit)
 
 
 def kept_scratch(home: Path, describe: Describe = any_work) -> list[Collectable]:
@@ -88,7 +92,9 @@ def runs_that_lose(home: Path, found: Sequence[Collectable]) -> list[str]:
     return [alias for (alias,) in database.query(home, LOSERS, [[row["artifact_id"] for row in found]])[1]]
 
 
-def collect(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Describe = any_work) -> tuple[list[Collectable], int]:
+def collect(
+    home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Describe = any_work, limit: SizeLimit | None = None
+) -> tuple[list[Collectable], int]:
     """Removes what `collectable` lists, without letting go of the home, and leases that nobody holds. Rebuilds the index if anything was removed.
 
     Raises the errors of `collectable`.
@@ -100,7 +106,7 @@ def collect(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
     freed = 0
     with runs.hold_home(home, alone=True):
         finish_deletions(home)
-        found = _listed(home, keep_runs, drop, describe)
+        found = _listed(home, keep_runs, drop, describe, limit)
         for row in found:
             name = row["artifact_id"]
             folder = home / name if name.startswith(scratch.PREFIX) else home / "artifacts" / name
@@ -123,7 +129,7 @@ def collect(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
     return found, freed
 
 
-def _listed(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Describe = any_work) -> list[Collectable]:
+def _listed(home: Path, keep_runs: int, drop: Sequence[str], describe: Describe, limit: SizeLimit | None) -> list[Collectable]:
     """Returns what gc would remove. The caller holds the home alone.
 
     Raises:
@@ -146,7 +152,8 @@ def _listed(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
         )
     owned = {one.name: one for one in scratch.unfinished(home)}
     kept = _without(owned, drop)
-    keeping = [keep_runs, [*names.all_names(home).values(), *(artifact for one in kept.values() for artifact in one.inputs)]]
+    staying = [*names.all_names(home).values(), *(artifact for one in kept.values() for artifact in one.inputs)]
+    keeping = [keep_runs, staying]
     rows: list[Collectable] = [
         {
             "artifact_id": artifact_id,
@@ -158,6 +165,8 @@ def _listed(home: Path, keep_runs: int, drop: Sequence[str] = (), describe: Desc
         for artifact_id, node, size, run_id, alias, kind, run in database.query(home, NEEDED + OTHERS, keeping)[1]
         if not manifest.is_imported(manifest.read_artifact(home / "artifacts" / artifact_id))
     ]
+    if limit:
+        rows += [_evicted_row(home, name, limit) for name in evicted(home, limit, [row["artifact_id"] for row in rows], staying)]
     needed = {row[0] for row in database.query(home, NEEDED + "SELECT artifact_id FROM needed", keeping)[1]}
     for folder in sorted((home / "artifacts").glob("*/*")):
         name = f"{folder.parent.name}/{folder.name}"
@@ -194,6 +203,13 @@ def _scratch_row(folder: Path, owner: scratch.Unfinished | None, describe: Descr
         of = f"{owner.state} {owner.run}{earlier}"
     said = f"{what} of {of}{f', {detail}' if detail else ''}"
     return _row(scratch.PREFIX + folder.name, scratch.node_of_scratch(folder), folder, owner.run_id if owner else "", said)
+
+
+def _evicted_row(home: Path, name: str, limit: SizeLimit) -> Collectable:
+    """Returns the row of an artifact that a store has, too."""
+    found = manifest.read_artifact(home / "artifacts" / name).manifest
+    what = f"{found['alias']}, {found['kind']}, which {limit.store.uri} has too"
+    return {"artifact_id": name, "node": found["node"], "bytes": found["bytes"], "built_by": found["run_id"], "what": what}
 
 
 def _row(name: str, node: str, folder: Path, built_by: str, what: str) -> Collectable:

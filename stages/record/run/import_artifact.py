@@ -43,6 +43,7 @@ from stages.record.tables.jsonl import base_name
 
 SHOWN = 8  # bad records named in the message
 MAX_PROVENANCE = 4000  # characters
+DIFFERENT = "The artifact is not what its manifest says: "
 
 
 def import_artifact(
@@ -258,7 +259,7 @@ def copy_artifact(home: Path, node: str, stage: Stage, source: Path, provenance:
         source: The folder of the artifact of another home.
         provenance: Where it comes from, in the user's words.
     """
-    theirs = _sound_artifact(node, stage, source)
+    theirs = sound_artifact(node, stage, source)
     with lease(lease_path(home, node, theirs.manifest["key"]), "import"):
         own, damaged = _own_artifacts(home, stage, theirs)
         if own:
@@ -266,7 +267,7 @@ def copy_artifact(home: Path, node: str, stage: Stage, source: Path, provenance:
         return Result(NodeState.BUILT, _copy(home, stage, theirs, provenance, damaged))
 
 
-def _sound_artifact(node: str, stage: Stage, source: Path) -> Artifact:
+def sound_artifact(node: str, stage: Stage, source: Path) -> Artifact:
     """Returns the artifact in a folder. Raises VerificationError if its files or the facts in its manifest contradict each other.
 
     Raises:
@@ -331,19 +332,14 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
     Raises:
         RecipeError: A file cannot be read.
     """
-    source, node, files = theirs.path, theirs.manifest["node"], manifest.files_of(theirs)
+    source, node = theirs.path, theirs.manifest["node"]
     out = home / "scratch" / f"{node}-{theirs.manifest['key'][:12]}-import-{secrets.token_hex(4)}"
     try:
-        for file in files:
+        for file in manifest.files_of(theirs):
             (out / file["path"]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / file["path"], out / file["path"], follow_symlinks=False)
         out.mkdir(parents=True, exist_ok=True)
-        if manifest.list_files(out) != sorted(files, key=lambda file: Path(file["path"])):  # reads and fsyncs every byte of the copy
-            _refuse_different(source, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
-        if fault := stage.fault(out) if stage.fault else "":
-            _refuse_different(source, fault)
-        if faults := recorded.faults(theirs):
-            _refuse_different(source, faults[0])
+        record = copied_record(home, stage, theirs, out, damaged)
         entry: manifest_schema.ImportedEntry = {
             "provenance": provenance,
             "from": os.fspath(source.absolute()),
@@ -351,10 +347,7 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
         }
         if manifest.is_imported(theirs):
             entry["before"] = theirs.manifest["imported"]
-        alias = damaged.manifest["alias"] if damaged else f"{node}-{names.next_number(home, node)}"
-        replaced = recorded.digests_of(home, node, theirs.manifest["key"])
-        record: manifest_schema.Manifest = {**theirs.manifest, "files": files, "imported": entry, "alias": alias, "replaced": replaced}
-        record.pop("file_list", None)
+        record["imported"] = entry
         return manifest.publish(home, out, record, damaged)
     except OSError as error:
         if clear := of_the_disk(error, f"while {node} was imported", home):
@@ -362,6 +355,31 @@ def _copy(home: Path, stage: Stage, theirs: Artifact, provenance: str, damaged: 
         raise RecipeError(f"A file cannot be read: {error.strerror}.", where=str(error.filename), do="Repair or fetch it.") from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
+
+
+def copied_record(home: Path, stage: Stage, theirs: Artifact, out: Path, damaged: Artifact | None = None) -> manifest_schema.Manifest:
+    """Returns the manifest to publish for a copy of an artifact: key, digest and content of the original, a name of this home.
+
+    The copy is read, and fsynced. A VerificationError is raised if its bytes are not those of the manifest.
+
+    Args:
+        home: The home folder.
+        stage: The stage of the artifact.
+        theirs: The artifact (`sound_artifact`).
+        out: The folder of the copy; it may be that of the artifact.
+        damaged: The artifact of this home that the copy replaces, or None.
+    """
+    files, node, key = manifest.files_of(theirs), theirs.manifest["node"], theirs.manifest["key"]
+    if manifest.list_files(out) != sorted(files, key=lambda file: Path(file["path"])):
+        _refuse_different(theirs.path, (manifest.verify(theirs) or ["it changed while it was copied"])[0])
+    if fault := stage.fault(out) if stage.fault else "":
+        _refuse_different(theirs.path, fault)
+    if faults := recorded.faults(theirs):
+        _refuse_different(theirs.path, faults[0])
+    alias = damaged.manifest["alias"] if damaged else f"{node}-{names.next_number(home, node)}"
+    record: manifest_schema.Manifest = {**theirs.manifest, "files": files, "alias": alias, "replaced": recorded.digests_of(home, node, key)}
+    record.pop("file_list", None)
+    return record
 
 
 def _refuse_other(node: str, stage: Stage, theirs: Artifact) -> None:
@@ -414,4 +432,4 @@ def _refuse_different(source: Path, what: str) -> NoReturn:
     Raises:
         VerificationError: Always. `what` says how the artifact differs from its manifest.
     """
-    raise VerificationError(f"The artifact is not what its manifest says: {what}", where=str(source), do="Fetch it again.")
+    raise VerificationError(f"{DIFFERENT}{what}", where=str(source), do="Fetch it again.")

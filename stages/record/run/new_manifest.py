@@ -82,7 +82,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
         "config": job.config.model_dump(mode="json"),
         "seed": job.seed,
         "key_parts": job.parts,
-        "inputs": {role: _input(artifact) for role, artifact in sorted(job.inputs.items())},
+        "inputs": {role: input_entry(artifact) for role, artifact in sorted(job.inputs.items())},
         "external": {name: [cast(ExternalEntry, asdict(f)) for f in found] for name, found in job.files.items()},
         "rows": outcome.rows,
         "unit": outcome.unit or job.stage.unit,
@@ -111,7 +111,7 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
     }
 
 
-def _input(artifact: Artifact) -> InputEntry:
+def input_entry(artifact: Artifact) -> InputEntry:
     """Returns what a manifest says of an input."""
     read = artifact.manifest
     entry: InputEntry = {

@@ -89,7 +89,11 @@ def find_cached(home: Path, job: NodeJob) -> Artifact | None:
     return found[-1] if found else None
 
 
-def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool = False) -> Result:
+Fetch = Callable[[lease.Held], Artifact | None]
+"""Publishes the artifact of a key from elsewhere, if it is there. It gets the lease on the key."""
+
+
+def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool = False, fetch: Fetch = lambda own: None) -> Result:
     """Runs a job unless its artifact exists. With `force`, builds it again and compares it with the old artifact.
 
     While another run builds the same key, this call waits and then finds the artifact. With `force`, a damaged artifact is built again. If
@@ -101,6 +105,7 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
         run_id: The run, for the manifest and the lease.
         report: Receives events.
         force: Whether to build an artifact that exists.
+        fetch: Is asked for the artifact before it is built.
 
     A StageError is raised if the disk is full or an external file changed meanwhile, a VerificationError if a forced data stage gave other
     bytes or the files of an artifact differ from its manifest. Every error of the stage is raised too.
@@ -118,6 +123,8 @@ def run_node(home: Path, job: NodeJob, run_id: str, report: Report, force: bool 
             take_away(home, job)
             if cached := _usable_cached(home, job, run_id, force):
                 return Result(NodeState.CACHED, cached)
+            if found := None if force else fetch(own):
+                return Result(NodeState.CACHED, found)
             return _build(home, job, own, run_id, report, force)
     except OSError as error:
         if clear := of_the_disk(error, f"while {job.node} was writing", home):

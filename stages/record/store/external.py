@@ -32,8 +32,8 @@ from stages.record.contract.secrets import redact
 from stages.record.contract.strict_json import read_object
 from stages.record.store.files import is_only_read, write_durably
 from stages.record.store.path_lists import is_path_list, listed_paths
-from stages.record.store.patterns import files_of
-from stages.record.store.remote import EXTRAS, describe, local_name, missing_package, opened
+from stages.record.store.patterns import NAMED, files_of
+from stages.record.store.remote import EXTRAS, describe, local_name, matching, missing_package, opened
 
 Remembered = dict[str, tuple[list[int], str]]
 FETCHED_BYTES = 1 << 30  # of a remote file without a strong ETag, which one run reads several times
@@ -95,7 +95,7 @@ def resolve_files(values: Sequence[str], memory: Remembered, where: str, lists: 
         if not value:
             raise RecipeError("An empty text names no file.", where=where, do="Name a file, or remove the empty text.")
         path = _local(value, where)
-        names = files_of(path, where) if path else [value]
+        names = files_of(path, where) if path else _listed(value, where)
         if not names:
             raise RecipeError(_no_file(value, path), where=where, do="Correct the path (relative paths start at the current folder).")
         for name in names:
@@ -281,6 +281,23 @@ def _local(value: str, where: str) -> str:
         return local_name(value)
     except (ValueError, ImportError) as error:
         raise RecipeError(_reach_fault(value, error), where=where, do=_how_to_reach(value, error)) from None
+
+
+def _listed(uri: str, where: str) -> list[str]:
+    """Returns the URIs that a URI names, which is a pattern if it is one of a bucket with "*".
+
+    Raises:
+        RecipeError: The bucket cannot be listed, or the pattern names no file or too many.
+    """
+    try:
+        names = matching(uri)
+    except (OSError, ValueError, ImportError) as error:
+        raise RecipeError(_reach_fault(uri, error), where=where, do=_how_to_reach(uri, error)) from None
+    if len(names) > NAMED:
+        raise RecipeError(f"The pattern names more than {NAMED:,} files: {uri}", where=where, do="Name a longer prefix.")
+    if not names:
+        raise RecipeError(f"The pattern matches no file: {uri}", where=where, do="Correct the bucket or the names.")
+    return names
 
 
 def _remote(uri: str, where: str) -> ExternalFile:

@@ -14,10 +14,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, cast
 
-NETWORK_FAULTS = (("aiohttp", "ClientConnectionError"), ("aiohttp", "ClientPayloadError"), ("botocore.exceptions", "HTTPClientError"))
+NETWORK_FAULTS = (
+    ("aiohttp", "ClientConnectionError"), ("aiohttp", "ClientPayloadError"), ("botocore.exceptions", "HTTPClientError"),
+    ("botocore.exceptions", "IncompleteReadError"),
+)  # fmt: skip
 """Exceptions of the libraries under fsspec that mean a network fault. Looked up only if the library is loaded."""
-EXTRAS = {"s3fs": "[s3]", "gcsfs": "[gcs]"}
-"""Package of a file system -> the extra of pyproject.toml that installs it with what it needs."""
+EXTRAS = {"s3fs": "[s3]", "boto3": "[s3]", "gcsfs": "[gcs]"}
+"""Package of a file system or a store -> the extra of pyproject.toml that installs it with what it needs."""
+BUCKETS = ("s3", "s3a", "gs", "gcs")
+"""Schemes of object storage, where "*" is a pattern. In a web address it is a character."""
 BUSY = (429, 500, 502, 503, 504)
 """HTTP status codes of temporary faults (RFC 9110, RFC 6585)."""
 
@@ -69,6 +74,22 @@ def describe(uri: str) -> RemoteFile:
     return RemoteFile(None if size is None else int(size), "" if tag.startswith("W/") else tag.strip('"'))
 
 
+def matching(uri: str) -> list[str]:
+    """Returns the URIs of the objects that a pattern with "*" in a bucket names, sorted. Any other URI is returned as it is.
+
+    Errors are those of `describe`.
+    """
+    scheme = uri.partition("://")[0]
+    if scheme not in BUCKETS or "*" not in uri:
+        return [uri]
+    import fsspec
+
+    with _network_faults_as_connection_errors(uri):
+        file_system, path = fsspec.core.url_to_fs(uri)
+        file_system.invalidate_cache()
+        return sorted(f"{scheme}://{name}" for name in file_system.glob(path))
+
+
 def missing_package(error: BaseException | None) -> str:
     """Returns the package whose absence is behind an error: that of a file system (s3fs, gcsfs), for example. Empty for another reason."""
     while error is not None:
@@ -99,23 +120,25 @@ def _network_faults_as_connection_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except _library_errors() as error:  # evaluated only after an error, when the library that raised it is loaded
-        if "://" not in uri or not (reason := _network_fault(error)):
+        if "://" not in uri or not (reason := network_fault(error)):
             raise
         raise ConnectionError(f"{type(reason).__name__}: {reason}".rstrip(": ")) from error
 
 
-def _network_fault(error: BaseException | None) -> BaseException | None:
-    """Returns the exception behind `error` that means a network fault, or None."""
+def network_fault(error: BaseException | None) -> BaseException | None:
+    """Returns the exception behind `error` that means a network fault, or None. For botocore, an answer that says that the server failed is one."""
     kinds: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, socket.gaierror, *_loaded(NETWORK_FAULTS))
     while error is not None:
-        if isinstance(error, kinds) or getattr(error, "status", None) in BUSY:
+        answer = getattr(error, "response", None)
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else getattr(error, "status", None)
+        if isinstance(error, kinds) or status in BUSY:
             return error
         error = error.__cause__ or error.__context__
     return None
 
 
 def _library_errors() -> tuple[type[Exception], ...]:
-    return OSError, *_loaded((("aiohttp", "ClientError"), ("botocore.exceptions", "BotoCoreError")))
+    return OSError, *_loaded((("aiohttp", "ClientError"), ("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError")))
 
 
 def _loaded(names: tuple[tuple[str, str], ...]) -> list[type[Exception]]:
