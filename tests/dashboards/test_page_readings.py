@@ -12,7 +12,7 @@ import pytest
 from dashboards.pages.contamination_page import AROUND, cut_passages, flags, items_of, near_items
 from dashboards.pages.drops_page import PER_PAGE, drops, reasons
 from dashboards.pages.duplicates_page import pairs, text_before
-from dashboards.pages.evaluation_page import by_source, item_rows, prompts_as_sent, score_rows, subset_rows
+from dashboards.pages.evaluation_page import by_source, changed_scores, item_rows, prompts_as_sent, score_rows, subset_rows
 from dashboards.pages.trace_page import span_rows, written_texts
 from flows.pipeline import pipeline, stage_of
 from stages.corpus.filter.filter_rule import applied, first_reason
@@ -170,6 +170,11 @@ def test_scores_have_errors_and_the_main_metric_first(home: Path) -> None:
         and rows[0]["sft"] == "0.667 ± 0.250 (chance 0.50)"
     )
     assert rows[1]["base"] == "0.500", "no error, and chance only beside the main metric"
+    (change,) = changed_scores(home, tuple(models.items()))
+    assert change == {
+        "models": "base → sft", "task": "loam_quiz", "metric": "acc", "change": "+0.3333 ± 0.3333", "clusters": "3", "p": "1", "p, corrected": "1",
+        "shown": "no change is shown",
+    }  # fmt: skip
     assert subset_rows(home, made["contamination"]) == [
         {"model": "base", "task": "quiz", "metric": "acc", "full": "0.500 (n 3)", "clean": "0.333 (n 2)", "flagged": "no item"}
     ]

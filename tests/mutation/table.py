@@ -121,6 +121,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "stages/corpus/text/ngrams": ("tests/corpus/text/test_ngrams_many.py", "tests/corpus/text/test_ngrams.py", "tests/stages/test_contamination.py",
                           "tests/stages/test_decontaminate.py"),
     "stages/evaluation/contamination": ("tests/stages/test_contamination.py", "tests/stages/test_contamination_flags.py", "tests/stages/test_report_values.py"),
+    "stages/corpus/text/near_items": ("tests/corpus/text/test_near_items.py", "tests/stages/test_contamination.py"),
+    "stages/evaluation/statistics/changes": ("tests/evaluation/statistics/test_changes.py",),
     "stages/evaluation/statistics/verdicts": ("tests/evaluation/statistics/test_verdicts.py",),
     "flows/trials/decide/matched_sides": ("tests/flows/trials/decide/test_matched_sides.py", "tests/flows/trials/decide/test_paired_verdict.py"),
     "flows/trials/decide/paired_verdict": ("tests/flows/trials/decide/test_sequential_test.py", "tests/flows/trials/decide/test_paired_verdict.py",),

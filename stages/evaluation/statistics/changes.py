@@ -3,7 +3,7 @@
 Guarantee: a change is tested on values of the same items, corrected over all that are returned (Holm). The items of a cluster count as one
 observation, in the error and in the test: those of one task of a group (a subject of mmlu), and the tokens of one document.
 Items of other tasks are taken as independent, because nothing records which passage they share.
-Cost: a sign-flip test each (stages/evaluation/statistics/verdicts.py).
+Cost: a sign-flip test each (stages/evaluation/statistics/verdicts.py): 1 ms per cluster, score and two models.
 Source: Miller 2024, arXiv 2411.00640 (paired differences and clustered errors): the error is that of a ratio of sums over clusters.
 """
 
