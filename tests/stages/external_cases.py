@@ -99,6 +99,11 @@ def records_seen(entry: Entry) -> tuple[str, ...]:
     return entry.content, named
 
 
+def named_seen(entry: Entry) -> tuple[str, ...]:
+    """The records of a named source have its name, whatever they say; a bad line is recorded under the whole file name."""
+    return entry.content, entry.name if entry.content == "broken" else ""
+
+
 def item(number: int, word: str) -> dict[str, Any]:
     return {"context": f"The {word} number {number} is long and wide and deep and runs to the old", "continuation": "sea"}
 
@@ -261,6 +266,16 @@ CASES: dict[str, Case] = {
         preferences.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, pair, 60)),
         lambda files: {"files": files, "max_bad_records": 9, "validation_frac": 0.4}, lambda entries: [*map(records_seen, entries)],
         held_out, spare=UNREAD,
+    ),
+    "conversations.sources.files": Case(
+        conversations.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, chat, 20)),
+        lambda files: {"sources": {"mine": {"files": files, "factor": 1.5}}, "max_bad_records": 9}, lambda entries: [*map(named_seen, entries)],
+        held_out, spare=UNREAD,
+    ),
+    "preferences.sources.files": Case(
+        preferences.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, pair, 60)),
+        lambda files: {"sources": {"mine": {"files": files, "factor": 1.5}}, "max_bad_records": 9, "validation_frac": 0.4},
+        lambda entries: [*map(named_seen, entries)], held_out, spare=UNREAD,
     ),
     "crawl.warcs": Case(
         crawl.STAGE, ("a.warc.gz", "b.warc.gz", "c.warc"), ("one", "two", "torn"), files_by(page_file),
