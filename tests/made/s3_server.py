@@ -51,7 +51,7 @@ class S3:
     requests: list[Request] = field(default_factory=list)
     fault: Callable[[Request], str] = lambda request: ""
     conditional: bool = True
-    pause_s: float = 0.8
+    pause_s: float = 1.2
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def under(self, prefix: str) -> dict[str, bytes]:
@@ -84,7 +84,7 @@ def handler(s3: S3) -> type[BaseHTTPRequestHandler]:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             with s3.lock:
                 s3.requests.append(Request(len(s3.requests) + 1, self.command, key))
-                self.fault = s3.fault(s3.requests[-1])
+                self.fault, self.objects = s3.fault(s3.requests[-1]), s3.objects  # a late answer is about what was there when it was asked
             if self.fault == "slow":
                 time.sleep(s3.pause_s)
             status, _, code = self.fault.partition(" ")
@@ -101,14 +101,14 @@ def handler(s3: S3) -> type[BaseHTTPRequestHandler]:
 
         def put(self, key: str, data: bytes) -> None:
             with s3.lock:
-                if s3.conditional and self.headers.get("If-None-Match") == "*" and key in s3.objects:
+                if s3.conditional and self.headers.get("If-None-Match") == "*" and key in self.objects:
                     status = 412
                 else:
-                    status, s3.objects[key] = 200, data
+                    status, self.objects[key] = 200, data
             self.answer(status, **({"ETag": tag(data)} if status == 200 else {}))
 
         def got(self, key: str) -> None:
-            if (data := s3.objects.get(key)) is None:
+            if (data := self.objects.get(key)) is None:
                 return self.answer(404)
             first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
             part = data[int(first) : int(last) + 1 if last else None]
@@ -118,10 +118,10 @@ def handler(s3: S3) -> type[BaseHTTPRequestHandler]:
 
         def listed(self, query: dict[str, list[str]]) -> None:
             prefix, delimiter = (query.get(name, [""])[0] for name in ("prefix", "delimiter"))
-            names = [name for name in sorted(s3.objects) if name.startswith(prefix)]
+            names = [name for name in sorted(self.objects) if name.startswith(prefix)]
             deeper = {prefix + name[len(prefix) :].partition("/")[0] + "/" for name in names if delimiter and "/" in name[len(prefix) :]}
             entries = "".join(
-                f"<Contents><Key>{escape(name)}</Key><Size>{len(s3.objects[name])}</Size><ETag>{tag(s3.objects[name])}</ETag></Contents>"
+                f"<Contents><Key>{escape(name)}</Key><Size>{len(self.objects[name])}</Size><ETag>{tag(self.objects[name])}</ETag></Contents>"
                 for name in names
                 if not (delimiter and "/" in name[len(prefix) :])
             )
@@ -146,7 +146,7 @@ def tag(data: bytes) -> str:
 @contextmanager
 def s3_server(patch: pytest.MonkeyPatch) -> Iterator[S3]:
     """Serves an S3 with the bucket "bucket" and sets the environment with which clients find it. Stores try three times, without pauses."""
-    for name, value in {"ATTEMPTS": 3, "READ_S": 0.4, "MAX_PAUSE_S": 0.01}.items():
+    for name, value in {"ATTEMPTS": 3, "READ_S": 0.7, "MAX_PAUSE_S": 0.01}.items():
         patch.setattr(object_store, name, value)
     patch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0.01)
     s3 = S3()
