@@ -24,7 +24,7 @@ from stages.record.tables.shards import shard_name
 if TYPE_CHECKING:
     from stages.corpus.text_index.suffix_array import TextPiece
 
-INDEX_VERSION = 4
+INDEX_VERSION = 5
 """The version of stage text_index that is read. Version 1 has too few places in scripts without spaces, so counts would be too low. Version 2
 has documents alone."""
 TABLES: Mapping[TextKind, str] = {TextKind.CONVERSATION: "conversations", TextKind.PREFERENCE_PAIR: "preferences"}

@@ -62,6 +62,7 @@ ELSEWHERE = {
     "settings.budget.partial": "the stage refuses, test_early_end", "model.rope_free_layers": "not with the qk_norm of the job; test_import_families",
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
+    **dict.fromkeys(("machine.nodes", "machine.elsewhere", "machine.rendezvous_limit_s"), "test_host_agents"),
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
@@ -301,9 +302,18 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 
 class Runtime:
+    launcher, nodes, rendezvous_limit_s = "local", 1, 600
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
     stall_limit_s, stop_grace_s, zero_stage, keep_snapshots = 11, 13, 1, 17
     compile: bool | None = False
+
+    @property
+    def gpus_here(self) -> int:
+        return self.gpus
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus or self.cpu_ranks
 
 
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,7 +349,8 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
         (headers / "Python.h").touch()
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
-        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage", "keep_snapshots")}, gpus=gpus, compile=wanted)  # fmt: skip
+        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage", "keep_snapshots", "launcher", "nodes", "rendezvous_limit_s")},
+        gpus=gpus, gpus_here=gpus, ranks=2, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

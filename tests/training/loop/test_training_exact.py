@@ -192,7 +192,7 @@ def test_the_fingerprint_is_the_digest_of_the_deciding_values_in_the_order_of_th
         "data_identity": "d", "embedding_std": 0.5, "model": given.model.model_dump(mode="json"), "seed": 9,
         "ranges": [{"seq_len": 16, "sequences": 6, "start_sequence": 2, "blocks": [4, 2]}],
         "settings": deciding(given.settings, TrainingSettings), "steps": 3,
-        "continuation": {"step": 0, "order_start": 0, "rewarm_steps": 0, "rewarm_from": 0.0},
+        "lora": None, "continuation": {"step": 0, "order_start": 0, "rewarm_steps": 0, "rewarm_from": 0.0},
     }  # fmt: skip
     assert given.fingerprint() == hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     assert given.fingerprint() != replace(given, settings=changed(given, loss=NextTokenLoss()).settings).fingerprint()

@@ -70,8 +70,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: noted.append(("device", str(device))))
     monkeypatch.setattr(engines.dist, "barrier", lambda: noted.append(("barrier",)))
     monkeypatch.setattr(engines.dist, "new_group", lambda timeout, backend=None: noted.append(("group", timeout, backend)))
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # the second of its machine
+    monkeypatch.setenv("WORLD_SIZE", "6")
     return noted
 
 
@@ -98,7 +99,7 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
     name, given = calls[-1]
     assert name == "initialize" and given["config"] == settings and given["model"] is engine.ds_engine.module
     assert sum(len(group["params"]) for group in given["optimizer"].param_groups) == len(engine.named)
-    assert (engine.rank, engine.ranks, str(engine.device)) == (1, 2, own) and list(engine.named) == [
+    assert (engine.rank, engine.ranks, str(engine.device)) == (5, 6, own) and list(engine.named) == [
         n for n, _ in given["model"].named_parameters()
     ]
 
