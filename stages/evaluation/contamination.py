@@ -33,14 +33,18 @@ if TYPE_CHECKING:
     from stages.corpus.text.near_items import ItemSearch
     from stages.corpus.text.ngrams import Index, Match
 
+PLACE: Mapping[str, Column] = {
+    "task": Column("string", "the benchmark"),
+    "item_id": Column("string", "the item"),
+    "where": Column("string", "documents, conversations or preferences"),
+    "doc_id": Column("uuid", "the record"),
+    "url": Column("string", "where a document was found"),
+}
+"""The columns that say which item was found where."""
 FLAGS = SideTable(
     "flags", "contamination_flags", "a benchmark item found in a record that the models were trained on",
     {
-        "task": Column("string", "the benchmark"),
-        "item_id": Column("string", "the item"),
-        "where": Column("string", "documents, conversations or preferences"),
-        "doc_id": Column("uuid", "the record"),
-        "url": Column("string", "where a document was found"),
+        **PLACE,
         "words": Column("string", "the longest match"),
         "overlap_frac": Column("float64", "share of the record's characters that it covers, 0 to 1"),
     },
@@ -60,11 +64,7 @@ SEARCHES = SideTable(
 NEAR = SideTable(
     "near", "contamination_near", "a benchmark item that a record which the models were trained on holds with changes, and none exactly",
     {
-        "task": Column("string", "the benchmark"),
-        "item_id": Column("string", "the item"),
-        "where": Column("string", "documents, conversations or preferences"),
-        "doc_id": Column("uuid", "the record"),
-        "url": Column("string", "where a document was found"),
+        **PLACE,
         "words": Column("string", "the longest run of words that both hold"),
         "share": Column("float64", "share of the item's n-grams of five words that the record holds, 0 to 1"),
     },
@@ -73,8 +73,8 @@ SHOWN_NEAR = 50
 """Near items in the report."""
 
 
-class FlagRow(TypedDict):
-    """A row of the table `flags`."""
+class FoundRow(TypedDict):
+    """What the rows of both tables say of an item that was found: PLACE, and the words."""
 
     task: str
     item_id: str
@@ -82,18 +82,17 @@ class FlagRow(TypedDict):
     doc_id: UUID
     url: str | None
     words: str
+
+
+class FlagRow(FoundRow):
+    """A row of the table `flags`."""
+
     overlap_frac: float
 
 
-class NearRow(TypedDict):
+class NearRow(FoundRow):
     """A row of the table `near`."""
 
-    task: str
-    item_id: str
-    where: str
-    doc_id: UUID
-    url: str | None
-    words: str
     share: float
 
 
@@ -215,7 +214,7 @@ def near_text(items: int) -> str:
     return f"Items near a record that the models were trained on, which holds them with changes: {items:,}. Their scores are not cut."
 
 
-def items_of(rows: Iterable[FlagRow | NearRow]) -> set[tuple[str, str]]:
+def items_of(rows: Iterable[FoundRow]) -> set[tuple[str, str]]:
     """Returns (task, item_id) of the rows."""
     return {(row["task"], row["item_id"]) for row in rows}
 

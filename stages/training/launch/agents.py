@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import uuid4
@@ -98,7 +98,6 @@ def write_start(job: RankJob, path: Path, variables: Mapping[str, str]) -> tuple
     environment = passed | common_environment(machine.device) | compiler(kernels(job)) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     header: BundleHeader = {"module": RANK, "code": code_digest(RANK), "versions": deciding_versions()}
     start = AgentStart(uuid4().hex[:12], str(path), machine.nodes, machine.ranks_per_node, machine.rendezvous_limit_s, environment, header)
-    withdraw_stacks(start.scratch)
     for old in start.scratch.glob("agent-*"):
         old.unlink(missing_ok=True)
     file = start.scratch / "agents.json"
@@ -133,19 +132,30 @@ def agent_words(file: Path) -> list[str]:
 
 
 @dataclass
-class Settling:
-    """Waits, after the first agent has failed, until the others have left their reports too, and then says how the job ended.
+class Agents:
+    """The agents of a job, for the launcher. How they are started, watched and ended is the affair of its subclasses.
 
     Attributes:
-        start: What the agents read.
+        start: What they read.
+        late_s: See `Started`.
         since: When the first one had failed, by a monotonic clock; None before.
     """
 
     start: AgentStart
-    since: float | None = None
+    late_s: float = field(default=LATE_S, kw_only=True)
+    since: float | None = field(default=None, kw_only=True)
 
-    def ended(self, gone: Mapping[int, str]) -> Ended | None:
-        """Returns how the job ended; None while agents work, or may still leave a report.
+    def states(self) -> Sequence[str]:
+        """Returns empty texts: the processes are elsewhere."""
+        return [""] * (self.start.nodes * self.start.ranks_per_node)
+
+    def write_stacks(self) -> None:
+        """Asks the agents that their ranks write their stacks into their output, and waits until they can have done so."""
+        stacks_path(self.start.scratch).touch()
+        time.sleep(STACKS_S + self.late_s)
+
+    def settled(self, gone: Mapping[int, str]) -> Ended | None:
+        """Returns how the job ended; None while agents work, or may still leave a report. After a failure it waits for those of the others.
 
         Args:
             gone: Agents that ended without doing their work -> how, for a message where one has left no report.
@@ -183,16 +193,5 @@ def judged(start: AgentStart, failed: Mapping[int, AgentReport], gone: Mapping[i
 
 
 def stacks_path(scratch: Path) -> Path:
-    """Returns the path of the request that agents make their ranks write their stacks."""
-    return scratch / "stacks"
-
-
-def request_stacks(scratch: Path) -> None:
-    """Asks the agents that their ranks write their stacks into their output, and waits until they can have done so."""
-    stacks_path(scratch).touch()
-    time.sleep(STACKS_S + LATE_S)
-
-
-def withdraw_stacks(scratch: Path) -> None:
-    """Removes a request of an earlier start."""
-    stacks_path(scratch).unlink(missing_ok=True)
+    """Returns the path of the request that agents make their ranks write their stacks. It holds for one start, as all files agent-*."""
+    return scratch / "agent-stacks"

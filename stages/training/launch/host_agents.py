@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,48 +18,35 @@ from pathlib import Path
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import HostsRequest
 from stages.training.job.job import RankJob
-from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
+from stages.training.launch.agents import Agents, agent_words, write_start
 from stages.training.launch.started import PROJECT, Ended, Starter, ended_text, python_path
 
 ENDS_S = 10.0
 
 
 @dataclass
-class HostAgents:
+class HostAgents(Agents):
     """The agents of a job, each behind a connection.
 
     Attributes:
-        start: What they read.
         hosts: Their machines.
-        settling: Waits for their reports.
         connections: The processes that hold the connections.
     """
 
-    start: AgentStart
     hosts: tuple[str, ...]
-    settling: Settling
     connections: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    late_s: float = LATE_S
 
-    def waits(self) -> str:
-        """Returns an empty text: nothing is queued."""
-        return ""
+    def waits(self) -> bool:
+        """Returns no: nothing is queued."""
+        return False
 
     def ended(self) -> Ended | None:
         """Returns how they ended; None while they run."""
         codes = {node: connection.poll() for node, connection in enumerate(self.connections)}
-        return self.settling.ended({node: self._text(node, code) for node, code in codes.items() if code})
+        return self.settled({node: self._text(node, code) for node, code in codes.items() if code})
 
     def _text(self, node: int, code: int) -> str:
         return ended_text(f"The agent on {self.hosts[node]}", code, self.start.output(node))
-
-    def states(self) -> Sequence[str]:
-        """Returns empty texts: the processes are elsewhere."""
-        return [""] * (self.start.nodes * self.start.ranks_per_node)
-
-    def write_stacks(self) -> None:
-        """See `Started`."""
-        request_stacks(self.start.scratch)
 
     def end(self) -> None:
         """Closes the connections. An agent ends when its input ends; a connection that stays is killed."""
@@ -80,7 +67,7 @@ def starter(request: HostsRequest) -> Starter:
 
     def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> HostAgents:
         given, file = write_start(job, path, variables)
-        agents = HostAgents(given, request.names, Settling(given))
+        agents = HostAgents(given, request.names)
         with ExitStack() as stack:
             stack.callback(agents.end)
             for node, host in enumerate(request.names):

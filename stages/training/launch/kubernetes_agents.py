@@ -13,7 +13,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from stages.record.contract.runtime import KubernetesRequest
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
-from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
+from stages.training.launch.agents import Agents, AgentStart, agent_words, write_start
 from stages.training.launch.heartbeat import heartbeat_path
 from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import Ended, Starter
@@ -37,27 +37,22 @@ START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port}
 
 
 @dataclass
-class PodAgents:
+class PodAgents(Agents):
     """The agents of a job, a pod each.
 
     Attributes:
-        start: What they read.
         asked: What is asked for.
         name: Name of the object.
-        settling: Waits for their reports.
         looked: When kubectl was asked, by a monotonic clock.
     """
 
-    start: AgentStart
     asked: KubernetesRequest
     name: str
-    settling: Settling
     looked: float = 0.0
-    late_s: float = LATE_S
 
-    def waits(self) -> str:
-        """Returns that pods wait, until the first rank has begun."""
-        return "" if heartbeat_path(self.start.scratch, 0).exists() else "pods are not running yet"
+    def waits(self) -> bool:
+        """Returns whether the first rank has not begun."""
+        return not heartbeat_path(self.start.scratch, 0).exists()
 
     def ended(self) -> Ended | None:
         """Returns how they ended; None while they run."""
@@ -72,15 +67,7 @@ class PodAgents:
         conditions = json.loads(done.stdout).get("status", {}).get("conditions", [])
         held = {one["type"]: one.get("message", "") for one in conditions if one.get("status") == "True"}
         failed = f"The {self.asked.kind} {self.name} failed: {held.get('Failed')}"
-        return self.settling.ended(dict.fromkeys(range(self.start.nodes), failed) if "Failed" in held else {})
-
-    def states(self) -> Sequence[str]:
-        """Returns empty texts: the processes are elsewhere."""
-        return [""] * (self.start.nodes * self.start.ranks_per_node)
-
-    def write_stacks(self) -> None:
-        """See `Started`."""
-        request_stacks(self.start.scratch)
+        return self.settled(dict.fromkeys(range(self.start.nodes), failed) if "Failed" in held else {})
 
     def end(self) -> None:
         """Deletes the object, with its pods."""
@@ -105,7 +92,7 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
         given, file = write_start(job, path, variables)
         name = f"loam-{given.run}"
         write_durably(_name_path(scratch), json.dumps({"name": name}))
-        agents = PodAgents(given, asked, name, Settling(given))
+        agents = PodAgents(given, asked, name)
         done = kubectl("create", asked, "--filename=-", given=json.dumps(manifest(asked, given, file, name, job.machine.device == "cuda")))
         if done.returncode:
             agents.end()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from stages.record.engines.slurm import NEVER, active, call, cancel
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
-from stages.training.launch.agents import LATE_S, AgentStart, Settling, agent_words, request_stacks, write_start
+from stages.training.launch.agents import Agents, AgentStart, agent_words, write_start
 from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import PROJECT, Ended, Starter, python_path
 from stages.training.launch.stop_request import stop_path, withdraw_stop
@@ -49,38 +49,31 @@ exit $code
 
 
 @dataclass
-class SlurmAgents:
+class SlurmAgents(Agents):
     """The agents of a job of Slurm.
 
     Attributes:
-        start: What they read.
         name: Name of the job.
-        settling: Waits for their reports.
         log: Writes a sentence to the log.
         reason: Why the job waits; empty if it runs.
         looked: When squeue was asked, by a monotonic clock.
     """
 
-    start: AgentStart
     name: str
-    settling: Settling
     log: Callable[[str], None]
     reason: str = "submitted"
     looked: float = 0.0
-    late_s: float = LATE_S
 
-    def waits(self) -> str:
-        """Returns why the job waits; empty if it runs."""
-        return self.reason
+    def waits(self) -> bool:
+        """Returns whether the job is queued."""
+        return bool(self.reason)
 
     def ended(self) -> Ended | None:
         """Returns how they ended; None while they run."""
         if (end := _ended(self.start)) is not None:
             if end == TIME_IS_UP:
                 return Ended(text="The time of the job of Slurm is up.", passing=True)
-            return self.settling.ended(
-                dict.fromkeys(range(self.start.nodes), f"The job of Slurm ended with exit code {end}.") if end else {}
-            )
+            return self.settled(dict.fromkeys(range(self.start.nodes), f"The job of Slurm ended with exit code {end}.") if end else {})
         if time.monotonic() - self.looked < POLL_S:
             return None
         self.looked = time.monotonic()
@@ -95,14 +88,6 @@ class SlurmAgents:
             self.log(f"job {self.name} of Slurm waits: {reason}")
         self.reason = reason
         return None
-
-    def states(self) -> Sequence[str]:
-        """Returns empty texts: the processes are elsewhere."""
-        return [""] * (self.start.nodes * self.start.ranks_per_node)
-
-    def write_stacks(self) -> None:
-        """See `Started`."""
-        request_stacks(self.start.scratch)
 
     def end(self) -> None:
         """Cancels the job, if it has not ended."""
@@ -130,7 +115,7 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
         name = f"loam:{scratch.name}:{given.run}"
         write_durably(_name_path(scratch), json.dumps({"name": name}))
         done = call(["sbatch", *_options(asked, job, name, scratch)], script(given, file))
-        agents = SlurmAgents(given, name, Settling(given), log)
+        agents = SlurmAgents(given, name, log)
         if done.returncode:
             agents.end()
             raise LaunchError(f"Slurm refuses the training: {last_line(done.stderr)} Correct runtime.slurm_training.")

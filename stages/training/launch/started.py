@@ -55,8 +55,8 @@ class Started(Protocol):
     def late_s(self) -> float:
         """Seconds after which what a rank has written is seen here."""
 
-    def waits(self) -> str:
-        """Returns why the ranks have not begun, through no fault of theirs; empty if they have."""
+    def waits(self) -> bool:
+        """Returns whether the ranks have not begun, through no fault of theirs."""
 
     def ended(self) -> Ended | None:
         """Returns how the ranks ended; None while they run. They have ended when all have done their work, or one has failed."""
@@ -88,9 +88,9 @@ class LocalRanks:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     late_s: float = 0.0
 
-    def waits(self) -> str:
-        """Returns an empty text."""
-        return ""
+    def waits(self) -> bool:
+        """Returns no: nothing is queued."""
+        return False
 
     def ended(self) -> Ended | None:
         """Returns how they ended; None while they run."""

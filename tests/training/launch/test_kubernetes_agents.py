@@ -70,7 +70,7 @@ def test_what_kubernetes_refuses_is_said_and_nothing_is_left(tmp_path: Path, clu
 
 def pods(tmp_path: Path, cluster: Path) -> kubernetes_agents.PodAgents:
     start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 10, {}, {"module": "", "code": "", "versions": {}})
-    return kubernetes_agents.PodAgents(start, ASKED, "loam-r", agents.Settling(start))
+    return kubernetes_agents.PodAgents(start, ASKED, "loam-r")
 
 
 def test_an_object_that_somebody_deleted_is_a_start_that_may_be_repeated(tmp_path: Path, cluster: Path) -> None:
