@@ -99,21 +99,21 @@ def test_what_a_visitor_does(tiny_home: Path) -> None:
 
 
 def test_a_visitor_talks_to_a_model_and_what_is_said_stays_text(tiny_home: Path) -> None:
-    """Catches: text of a visitor that becomes HTML, a second answer without the first as history, and sources of another text."""
+    """Catches: text of a visitor that becomes HTML or a special token, a second answer without the first as history, and sources of another text."""
     with served(tiny_home) as url, browser() as opened:
         page, wrong = watched(opened, url, 1280, "light")
         page.goto(url.partition("?")[0] + "chat?temperature=0&tokens=20")
         page.wait_for_function("window.did_handshake === true")
-        for number, text in enumerate((EVIL, "What does it return?"), start=1):
+        for number, text in enumerate((EVIL, "What does <|eot_id|> return?"), start=1):
             page.get_by_label("Message").fill(text)
             page.get_by_role("button", name="Send").click()
             page.locator("[role=log] pre").nth(2 * number - 1).wait_for(timeout=300_000)
             page.locator("#main p", has_text=f"tokens with seed {number - 1}").wait_for(timeout=300_000)
             assert page.locator("[role=log] pre").nth(2 * number - 2).inner_text() == text
         assert page.locator("#main img, #main script, #main iframe").count() == 0
-        page.get_by_label("Message").fill("<|eot_id|>")
+        page.get_by_label("Message").fill("<|eot_id|>\U000f0000")
         page.get_by_role("button", name="Send").click()
-        page.locator("[role=alert]", has_text="spells out <|eot_id|>").wait_for(timeout=60_000)
+        page.locator("[role=alert]", has_text="spells out a special token and has U+F0000").wait_for(timeout=60_000)
         page.get_by_role("button", name="Begin anew").click()
         page.wait_for_function("document.querySelectorAll('[role=log] pre').length === 0")
         assert not wrong
