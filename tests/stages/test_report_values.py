@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from stages.evaluation.charts.page import page_chart
-from stages.evaluation.evaluate.stage import WORDING
+from stages.evaluation.evaluate.how_asked import WORDING
 from stages.evaluation.report.how_made import environment, recipe
 from stages.evaluation.report.stage import STAGE, result_rows
 from stages.record.contract.declaration import Artifact

@@ -184,11 +184,12 @@ def _samples(task: Any, logged: Sequence[Any], metrics: Iterable[str], item_ids:
         requests = tuple((str(context), str(continuation)) for context, continuation in every[0]["arguments"])
         texts = task.OUTPUT_TYPE == "generate_until"
         logprobs = () if texts else tuple(float(response[0]) for response in every[0]["filtered_resps"])
-        samples.append(ItemSample(item_ids[number], values, logprobs, requests, _bits_per_byte(*answer)))
+        samples.append(ItemSample(item_ids[number], values, logprobs, requests, bits_per_byte(*answer)))
     return samples
 
 
-def _bits_per_byte(answer: str, logprob: float) -> float | None:
+def bits_per_byte(answer: str, logprob: float) -> float | None:
+    """Returns the bits per byte of an answer with a log-probability in nats; None for an empty one."""
     size = len(answer.encode())
     return -logprob / math.log(2) / size if size else None
 

@@ -109,6 +109,14 @@ class PlainAnswers:
         return self._known[known]
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], disable_tqdm: bool = False, **kwargs: Any) -> list[tuple[float, bool]]:
+        return self.score(requests)  # lm-eval's base class calls it by this name
+
+    def score(self, requests: Sequence[Scored]) -> list[tuple[float, bool]]:
+        """Scores continuations.
+
+        Returns:
+            Per request, the log-probability of the continuation in nats, and whether each of its tokens is the most likely one.
+        """
         asked: dict[str, tuple[list[int], list[int]]] = {}
         keys = []
         for args, context, continuation in requests:
@@ -250,7 +258,7 @@ class ChatAnswers(PlainAnswers):
             for context, answers in asked.items()
             for answer, of_answer in zip(answers, self._answer_ids(_messages(context), [one.strip() for one in answers]), strict=True)
         }
-        return self._loglikelihood_tokens([((args := (request.args[0], request.args[1])), *ids[args]) for request in requests])
+        return self.score([((args := (request.args[0], request.args[1])), *ids[args]) for request in requests])
 
     def prompt_ids(self, context: str) -> list[int]:
         """Returns the ids of the messages and of the header of the answer."""

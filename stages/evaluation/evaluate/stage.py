@@ -2,7 +2,7 @@
 
 A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks. The model also writes some text, for reading.
 Questions of files are in Loam's own wording and their scores are named so (`scored_name`). The tasks of benchmarks.lm_eval are asked by lm-eval,
-which computes the metrics of all.
+which computes the metrics of all. DCLM's CORE is asked as in nanochat, never through a chat template.
 
 Guarantee: samples.parquet holds the value of each single item, so every score can be recomputed from it. Through the chat template, the ids
 that are scored are those that sft trains: question, then answer, without its end-of-turn token. A question or prompt that does not fit in
@@ -26,12 +26,10 @@ from pydantic import Field, field_validator, model_validator
 
 from stages.evaluation.evaluate import generations
 from stages.evaluation.evaluate.generations import GENERATIONS
+from stages.evaluation.evaluate.how_asked import CutItems, TaskEntry, how_asked, task_entry
 from stages.evaluation.evaluate.task_scores import (
     ANSWERS,
-    CutItems,
-    HarnessRecord,
     ItemValue,
-    TaskEntry,
     TaskScore,
     answer_table,
     cut_table,
@@ -39,7 +37,6 @@ from stages.evaluation.evaluate.task_scores import (
     read_questions,
     read_tasks,
     score_tasks,
-    task_entry,
 )
 from stages.record.contract.declaration import Artifact, Context, NotEmpty, Outcome, Stage
 from stages.record.contract.report_section import Section
@@ -59,10 +56,6 @@ if TYPE_CHECKING:
 VALIDATION = "validation"
 UNIGRAM = "unigram"
 KNESER_NEY = "kneser_ney_3gram"
-WORDING = (
-    "Tasks are asked 0-shot in Loam's own wording; loam_NAME is the task of the file NAME. Scores of other tools, which word the same items "
-    "otherwise, do not compare with these."
-)
 SAMPLES = SideTable(
     "samples", "samples", "an item's own value of a metric",
     {
@@ -85,7 +78,8 @@ class Evaluate(StageConfig):
     """Format every question with the chat template, for models that were tuned on chats."""
     plain_tasks: tuple[NotEmpty, ...] = ()
     """With chat: tasks whose questions are asked as they are, as a base model is asked, so that the two compare. Through the template the form
-    of a question changes as well. A task is named by its file up to the first dot or as in benchmarks.lm_eval, or is docs_complete or docs_what."""
+    of a question changes as well. The tasks of CORE are always asked so. A task is named by its file up to the first dot or as in
+    benchmarks.lm_eval, or is docs_complete or docs_what."""
     baselines: bool = False
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
@@ -135,7 +129,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
     questions = read_questions(benchmarks, tasks) if benchmarks else {}
     yaml = read_yaml_tasks(benchmarks) if benchmarks else None
-    in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks]
+    in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks and "core" not in task]
     folder = inputs["model"].path
     model = load_model(folder, _device(ctx.runtime, ctx.log))
     max_length = _max_length(model, inputs)
@@ -310,7 +304,7 @@ def _write_harness(path: Path, config: Evaluate, asked: Asked, written: Sequence
         **({"groups": dict(sorted(asked.groups.items()))} if asked.groups else {}),
         **({"limit": asked.limit} if asked.limit else {}),
         "chat_template": config.chat,
-        **({"plain_tasks": plain} if config.plain_tasks else {}),
+        **({"plain_tasks": plain} if config.chat and plain else {}),
         "max_length": max_length,
         "context_begins_with": "one beginning-of-text token"
         if form.tokens.bos
@@ -321,34 +315,13 @@ def _write_harness(path: Path, config: Evaluate, asked: Asked, written: Sequence
     path.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
 
 
-def _wording(harness: HarnessRecord, metrics: str) -> list[str]:
-    """Returns the sentences of the report on how tasks were asked: in Loam's wording, by lm-eval's YAML files, by those of the recipe."""
-    tasks = harness.get("tasks", {})
-    of_lm_eval = {name: one for name, one in tasks.items() if one.get("wording") == "lm-eval's YAML"}
-    of_recipe = [name for name, one in tasks.items() if one.get("wording") == "a YAML of the recipe"]
-    said = [f"{WORDING} {metrics} computes the metrics."] if len(of_lm_eval) + len(of_recipe) < max(1, len(tasks)) else []
-    if of_lm_eval:
-        shots = ", ".join(f"{name} {one['num_fewshot']}-shot" for name, one in of_lm_eval.items() if one["num_fewshot"])
-        first = f", the first {harness['limit']:,} documents of each" if harness.get("limit") else ""
-        named = ", ".join(list(harness.get("groups", {})) + [name for name in of_lm_eval if not _grouped(name, harness)])
-        said.append(f"{named}: as the YAML files of {metrics} ask, over the data of the recipe{first}{f' ({shots})' if shots else ''}.")
-    if of_recipe:
-        said.append(f"{', '.join(of_recipe)}: as a YAML of the recipe asks; other tools have no scores of these names.")
-    return said
-
-
-def _grouped(task: str, harness: HarnessRecord) -> bool:
-    return any(task in members for members in harness.get("groups", {}).values())
-
-
 def report_section(artifact: Artifact) -> Section:
     """Returns how the scores were computed, what did not fit in the context, and what the model answered and wrote."""
     harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
-    metrics = harness.get("metrics") or f"lm-eval {harness['lm_eval']}"  # scores of earlier versions, which a recipe can import
     form = "through the chat template" if harness["chat_template"] else "as they are"
     form += f", those of {', '.join(plain)} as they are" if (plain := harness.get("plain_tasks", [])) else ""
     scored = {score["task"] for score in json.loads((artifact.path / "scores.json").read_text(encoding="utf-8"))}
-    about = _wording(harness, metrics) if scored != {VALIDATION} else []
+    about = how_asked(harness) if scored != {VALIDATION} else []
     about += [f"Bits per byte over whole held-out documents, context {harness['max_length']} tokens."] if VALIDATION in scored else []
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
     cut = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact)))

@@ -2,7 +2,8 @@
 
 Guarantee: a score is the mean of its items' values, but for metrics without such values (perplexity, F1). A task is asked in one form, through
 the chat template or as it is. A file's items are asked in Loam's own wording, and their scores have a name of their own (`scored_name`). A task
-of a YAML is asked by lm-eval, and a score that has lm-eval's name is of lm-eval's YAML. An item whose question was cut is named.
+of a YAML is asked by lm-eval, one of DCLM's CORE as in nanochat, and a score that has lm-eval's name is of lm-eval's YAML. An item whose question
+was cut is named.
 Cost: that of stages/evaluation/evaluate/harness.py.
 Source: lm-eval 0.4.13 for the metrics and the tasks of its YAML files.
 """
@@ -12,10 +13,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from stages.evaluation.evaluate.how_asked import CutItems, ScoredTask
 from stages.evaluation.statistics.changes import ANSWER_BITS
 from stages.examples.items.benchmark_task import scored_name
 from stages.record.contract.declaration import Artifact, Context
@@ -90,67 +92,6 @@ class TaskScore:
 
 
 @dataclass(frozen=True)
-class CutItems:
-    """The items of a task that are longer than the context.
-
-    Attributes:
-        item_ids: The items of which the question was cut on the left, for one of its answers at least.
-        long_answers: Those of them with an answer that is longer than the context by itself: it was read in windows, almost without question.
-        most_tokens: How many tokens too long the longest question with its answer is.
-    """
-
-    item_ids: list[str]
-    long_answers: list[str]
-    most_tokens: int
-
-
-class YamlAbout(TypedDict):
-    """What tasks.json says of the YAML of a task."""
-
-    yaml: str
-    version: str
-    num_fewshot: int
-    groups: list[str]
-
-
-class ScoredTask(TypedDict):
-    """The part of an entry of the benchmarks' tasks.json that this stage reads.
-
-    format: missing for a task from documentation and for lm-eval's own. lm_eval: missing but for a task of a YAML.
-    """
-
-    name: str
-    kind: str
-    metric: str
-    chance: float | None
-    gate: bool
-    scored_items: int
-    format: NotRequired[str]
-    lm_eval: NotRequired[YamlAbout]
-
-
-class TaskEntry(TypedDict):
-    """How a task was asked, in harness.json. cut: a CutItems. A task from documentation has no file and no format, one of a YAML has `yaml`."""
-
-    file: NotRequired[str]
-    format: NotRequired[str]
-    yaml: NotRequired[str]
-    version: NotRequired[str]
-    wording: str
-    num_fewshot: int
-    items: int
-    cut: dict[str, list[str] | int]
-
-
-class HarnessRecord(TypedDict, total=False):
-    """What the report reads of harness.json on the tasks. An earlier version has no tasks, and none of the others where nothing is to be said."""
-
-    tasks: dict[str, TaskEntry]
-    groups: dict[str, list[str]]
-    limit: int
-
-
-@dataclass(frozen=True)
 class Scored:
     """The results of the tasks.
 
@@ -185,7 +126,9 @@ def score_tasks(
         chat: Names of the tasks whose questions pass the chat template.
         yaml: The tasks among them that lm-eval asks.
     """
+    from stages.evaluation.evaluate.core_tasks import run_core
     from stages.evaluation.evaluate.harness import run_made, run_tasks
+    from stages.examples.items.core_form import CoreForm
 
     found: dict[str, tuple[TaskResults, PlainAnswers]] = {}
     of_groups: dict[str, TaskResults] = {}
@@ -195,11 +138,13 @@ def score_tasks(
         if not asked:
             continue
         lm = lm_of(form)
-        own = {name: items for name, items in asked.items() if "lm_eval" not in tasks[name]}
+        own = {name: items for name, items in asked.items() if not tasks[name].keys() & {"lm_eval", "core"}}
+        if core := {name: CoreForm(**tasks[name]["core"]) for name in asked if "core" in tasks[name]}:
+            found |= dict.fromkeys(core, (run_core(lm, {name: asked[name] for name in core}, core), lm))
         if own:
             results = run_tasks(lm, own, {name: tasks[name]["kind"] for name in own}, form)
             found |= dict.fromkeys(own, (results, lm))
-        if yaml and (made := {name: yaml.tasks[name] for name in asked if name not in own}):
+        if yaml and (made := {name: yaml.tasks[name] for name in asked if "lm_eval" in tasks[name]}):
             here = {name: group for name, group in yaml.groups.items() if set(groups.get(name, ("",))) <= made.keys()}
             ids = {name: [item["item_id"] for item in asked[name]] for name in made}
             results = run_made(lm, made, here, ids, form, yaml.limit)
@@ -211,6 +156,7 @@ def score_tasks(
         score = _group_scores(name, groups[name], tasks, results, scored)
         pooled |= set(groups[name]) if score else set()
         scored.groups[name] = groups[name]
+    pooled |= _core_score({name: found[name][0].samples[name] for name, task in tasks.items() if "core" in task}, tasks, scored)
     for name, task in tasks.items():
         one, of_items = _task_scores(name, task, found[name][0], len(questions[name]))
         cut = len(scored.cut[name].item_ids)
@@ -218,6 +164,26 @@ def score_tasks(
         scored.samples.extend(of_items)
         scored.answers.extend(_written(name, *found[name]))
     return scored
+
+
+def _core_score(samples: Mapping[str, Sequence[ItemSample]], tasks: Mapping[str, ScoredTask], into: Scored) -> set[str]:
+    """Adds the score of CORE as a whole, if its 22 tasks were asked.
+
+    Returns:
+        The tasks that it is made of; it is tested and shown in place of them.
+    """
+    from stages.evaluation.evaluate.core_tasks import CENTERED, centered_accuracy
+    from stages.examples.items.core_form import CORE
+
+    whole = centered_accuracy(samples, {name: tasks[name]["chance"] or 0.0 for name in samples})
+    if not whole:
+        return set()
+    members = list(dict.fromkeys(item.partition("/")[0] for item in whole.items))
+    cut = sum(len(into.cut[member].item_ids) for member in members)
+    into.scores.append(TaskScore(CORE, CENTERED, whole.value, whole.stderr, len(whole.items), primary=True, cut=cut))
+    into.samples.extend({"task": CORE, "item_id": item, "metric": CENTERED, "value": value} for item, value in whole.items.items())
+    into.groups[CORE] = members
+    return set(members)
 
 
 def _written(task: str, found: TaskResults, lm: PlainAnswers) -> Iterator[GeneratedAnswerRow]:
@@ -256,17 +222,6 @@ def _group_scores(name: str, members: Sequence[str], tasks: Mapping[str, ScoredT
         if pooled:
             into.samples.extend({"task": name, "item_id": item, "metric": metric, "value": one} for item, one in own.items())
     return main
-
-
-def task_entry(task: ScoredTask, items: int, cut: CutItems) -> TaskEntry:
-    """Returns a task's entry of harness.json. items: number of its scored items."""
-    if about := task.get("lm_eval"):
-        wording = "a YAML of the recipe" if "format" in task else "lm-eval's YAML"
-        return TaskEntry(
-            yaml=about["yaml"], version=about["version"], wording=wording, num_fewshot=about["num_fewshot"], items=items, cut=asdict(cut)
-        )
-    entry = TaskEntry(wording="Loam's own", num_fewshot=0, items=items, cut=asdict(cut))
-    return {"file": task["name"], "format": task["format"], **entry} if "format" in task else entry
 
 
 def log_cuts(ctx: Context, cut: Mapping[str, tuple[CutItems, int]], max_length: int) -> None:

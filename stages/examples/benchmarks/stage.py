@@ -3,8 +3,10 @@
 Guarantee: the artifact holds every item of every file. All items are indexed for decontamination, whether models are scored on them or
 not. The words of an item and the seed decide whether it is scored; the order of a file does not. A task of lm-eval's YAML files is asked
 exactly as lm-eval asks it, over files that the recipe gives; its documents are part of the artifact, which evaluate scores.
+The tasks of DCLM's CORE are asked as nanochat's base_eval asks them.
 Cost: one pass over the files; for docstrings, parsing of the packages' sources (about 0.5 s per MB).
 Source: stages/examples/benchmarks/tasks.py lists the file formats; stages/examples/items/lm_eval_tasks.py builds lm-eval's tasks;
+stages/examples/benchmarks/core_bundle.py reads CORE's;
 stages/examples/items/held_out.py makes the held-out answers.
 """
 
@@ -100,6 +102,18 @@ class LmEvalTasks(StageConfig):
         return self
 
 
+class CoreTasks(StageConfig):
+    """DCLM's CORE: 22 tasks from files of its evaluation bundle, asked as nanochat's base_eval asks them. Nothing is downloaded."""
+
+    files: NamedFiles = Field(min_length=1)
+    """The files of the bundle: core.yaml, eval_meta_data.csv and the data that the YAML names, such as
+    [eval_bundle/core.yaml, eval_bundle/eval_meta_data.csv, "eval_bundle/eval_data/**/*.jsonl"]. The score core, the mean centered accuracy, is
+    computed if the YAML names all 22 tasks. Other tasks in this form are scored alone."""
+    limit: int | None = Field(None, ge=1)
+    """Only so many records of each task are scored and drawn as examples, as with nanochat's --max-per-task; all are searched for in training
+    data. null takes all."""
+
+
 ITEMS = SideTable(
     "items", "benchmark_items", "an item of a benchmark",
     {
@@ -144,6 +158,8 @@ class Benchmarks(StageConfig):
     """Tasks from the documentation of installed packages; null makes none."""
     lm_eval: LmEvalTasks | None = None
     """Tasks of lm-eval, and YAML tasks of your own; null makes none."""
+    core: CoreTasks | None = None
+    """DCLM's CORE; null makes none of its tasks."""
     max_scored_items: int = Field(1000, ge=1)
     """Maximum number of scored items per task, chosen by hash; all items are indexed for decontamination. 1,000 give a standard error of at most 0.016."""
     ngram_words: int = Field(13, ge=2, le=1000)
@@ -159,8 +175,10 @@ class Benchmarks(StageConfig):
     @property
     def off(self) -> str:
         """Why the node is off; empty if there are files or docstrings."""
-        given = self.files or self.docstrings or self.lm_eval
-        return "" if given else "no benchmarks are given: set benchmarks.files, benchmarks.docstrings or benchmarks.lm_eval"
+        given = self.files or self.docstrings or self.lm_eval or self.core
+        return (
+            "" if given else "no benchmarks are given: set benchmarks.files, benchmarks.docstrings, benchmarks.lm_eval or benchmarks.core"
+        )
 
     @model_validator(mode="after")
     def _fields_of_a_known_format(self) -> Benchmarks:
@@ -232,6 +250,13 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
             rows += of_task
     if config.lm_eval:
         for task, of_task in _from_yaml(config.lm_eval, {task.name for task in tasks}, out, ctx):
+            tasks.append(task)
+            rows += of_task
+    if config.core:
+        from stages.examples.benchmarks.core_bundle import read_core_tasks
+
+        for task, of_task in read_core_tasks(ctx.files("core.files"), config.core.limit, ctx):
+            _refuse_taken(task.name, {one.name for one in tasks})
             tasks.append(task)
             rows += of_task
     write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
@@ -373,12 +398,19 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     return {COMPLETE: complete, WHAT: what}
 
 
-def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
-    """Yields the YAML tasks with their rows. taken: names of other tasks.
+def _refuse_taken(name: str, taken: Collection[str]) -> None:
+    """Refuses the name of a task that a file or a YAML makes too.
 
     Raises:
-        StageError: A task has the name of another.
+        StageError: It is taken.
     """
+    if name in taken:
+        do = "Remove one of them, or rename the file."
+        raise StageError(f"A file and a YAML make the task {name!r}.", where="benchmarks", do=do)
+
+
+def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
+    """Yields the YAML tasks with their rows. taken: names of other tasks, which are refused."""
     from stages.examples.benchmarks.lm_eval_items import AskedTasks, read_tasks
 
     ctx.log("reading the YAML tasks " + ", ".join([*config.tasks, *(Path(path).name for path in config.own)]))
@@ -387,9 +419,7 @@ def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Cont
         config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit, config.run_code
     )
     for one in read_tasks(asked, out, ctx):
-        if one.name in taken:
-            do = "Remove one of them, or rename the file."
-            raise StageError(f"A file and a YAML make the task {one.name!r}.", where="benchmarks", do=do)
+        _refuse_taken(one.name, taken)
         about: dict[str, str | int | tuple[str, ...]] = {
             "yaml": one.yaml,
             "version": one.version,
@@ -424,7 +454,7 @@ STAGE = Stage(
     tables=(ITEMS, ANSWERS, DOCUMENTS),
     section=unscored_section,
     unit="items",
-    does="task files by path, lm-eval's tasks over given data, or tasks from held-out answers",
+    does="task files by path, lm-eval's tasks and DCLM's CORE over given data, or tasks from held-out answers",
     versions=(
         "first version",
         "the n-gram index is published; words as under NFKC_Casefold",

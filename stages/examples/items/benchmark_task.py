@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from stages.corpus.text.hash_sampling import hash_value
 from stages.examples.items.benchmark_format import Item
+from stages.examples.items.core_form import CORE_PREFIX, CoreForm
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -56,6 +57,7 @@ class BenchmarkTask:
         scored_items: Number of scored items.
         format: Name of the file's format, or of a user's YAML; empty for a task from documentation and for one of lm-eval's YAML files.
         lm_eval: How lm-eval asks it, of a YAML task: `yaml`, `version`, `num_fewshot`, and `groups`, the groups that it is of.
+        core: How a task of DCLM's CORE is asked; None for others.
     """
 
     name: str
@@ -68,10 +70,11 @@ class BenchmarkTask:
     scored_items: int
     format: str = ""
     lm_eval: Mapping[str, str | int | tuple[str, ...]] | None = None
+    core: CoreForm | None = None
 
     def entry(self) -> dict[str, JsonValue]:
-        """Returns the entry as tasks.json holds it, without `format` and `lm_eval` where they are empty."""
-        return {name: value for name, value in asdict(self).items() if name not in ("format", "lm_eval") or value}
+        """Returns the entry as tasks.json holds it, without `format`, `lm_eval` and `core` where they are empty."""
+        return {name: value for name, value in asdict(self).items() if name not in ("format", "lm_eval", "core") or value}
 
 
 def scored_name(name: str, form: str) -> str:
@@ -115,6 +118,22 @@ def yaml_task(
     scored = set(ids[:limit])
     described = "asked as its YAML says" if form else "asked as lm-eval's YAML says"
     task = BenchmarkTask(name, items[0].kind, metric, False, _chance(items, ids, scored), described, len(items), len(scored), form, lm_eval)
+    return task, _rows(name, items, ids, scored)
+
+
+def core_task(label: str, items: Sequence[Item], limit: int | None, baseline: float, form: CoreForm) -> tuple[BenchmarkTask, list[ItemRow]]:
+    """Returns a task of DCLM's CORE and the rows of its items, of which the first `limit` are scored.
+
+    Args:
+        label: Its label in the bundle.
+        items: Its items, in the order in which they are asked.
+        limit: None scores all.
+        baseline: The accuracy of guessing as the bundle gives it, 0 to 1.
+        form: How it is asked.
+    """
+    name, ids = f"{CORE_PREFIX}{label}", list(_item_ids(items))
+    scored = set(ids[:limit])
+    task = BenchmarkTask(name, items[0].kind, "acc", False, baseline, "of DCLM's CORE", len(items), len(scored), core=form)
     return task, _rows(name, items, ids, scored)
 
 

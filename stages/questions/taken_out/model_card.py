@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from stages.evaluation.evaluate.how_asked import how_asked
+from stages.evaluation.statistics.claims import VALIDATION
 from stages.questions import lineage
 from stages.questions.talk.exported_model import ExportedModel
 from stages.record.contract.declaration import Artifact
@@ -122,7 +124,9 @@ def _scores(home: Path, found: ExportedModel) -> Iterator[str]:
         for one in scores
         if one["primary"]
     ]
-    yield f"Of {escaped(artifact.manifest['alias'])}; the error is one standard error. Tasks are asked in Loam's own wording."
+    harness = json.loads((artifact.path / "harness.json").read_text(encoding="utf-8"))
+    asked = how_asked(harness) if {one["task"] for one in scores} != {VALIDATION} else []
+    yield f"Of {escaped(artifact.manifest['alias'])}; the error is one standard error. {escaped(' '.join(asked))}".rstrip()
     yield _table(("task", "metric", "value", "error", "items"), rows)
 
 

@@ -52,6 +52,8 @@ def home(tmp_path: Path) -> Path:
     change_manifest(home, found.checkpoint, {"inputs": inputs})
     scores = make_artifact(home, "evaluate@dpo", 1, {"model": name}, {})
     (home / "artifacts" / scores / "scores.json").write_text(json.dumps(SCORES))
+    asked = {"wording": "lm-eval's YAML", "num_fewshot": 5, "items": 1200}
+    (home / "artifacts" / scores / "harness.json").write_text(json.dumps({"metrics": "lm-eval 0.4", "tasks": {SCORES[0]["task"]: asked}}))
     make_run(home, 3, [pages, scores])
     database.reindex(home)
     return home
@@ -74,6 +76,7 @@ def test_the_card_names_data_scores_template_and_lineage(home: Path) -> None:
     assert "# mine\n" in card and "1,234,567 parameters" in card and "answers messages" in card
     assert "| decontaminate | documents | 4,321 documents | 99 |" in card
     assert "| 0.5123 | 0.021 | 1,200 |" in card and "| 9 |" not in card and "evaluate\\@dpo\\-1" in card
+    assert "as the YAML files of lm\\-eval 0.4 ask" in card and "5\\-shot" in card and "own wording" not in card
     assert "<|start_header_id|>" in card and "from transformers import pipeline" in card
     for part in ("export\\@dpo/", "dpo/", "decontaminate/", find_model(home, "dpo", models()).artifact.manifest["key"]):
         assert part in card

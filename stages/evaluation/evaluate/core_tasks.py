@@ -1,0 +1,193 @@
+"""Asks the tasks of DCLM's CORE: prompts, examples and answers as in nanochat's base_eval.
+
+A prompt is read as a whole, and what its readings share is context: the beginning of those that differ in the answer, the end of those that
+differ in the beginning. The answer with the likeliest token on average is chosen. A continuation is right if each of its tokens is the
+likeliest one.
+Guarantee: the values of the items are those of nanochat's core_eval with the same logits and tokenizer, where prompts fit in the
+context; longer ones are cut on the left and counted. An answer that is the beginning of another one has its last token for itself, where nanochat's mean is over nothing.
+A score is the mean over items of their values, also that of the group (`Centered`).
+Cost: every reading goes through the model once, and what readings begin with in common once (stages/evaluation/evaluate/shared_prefixes.py).
+Source: nanochat's core_eval; DCLM (arXiv 2406.11794) for the centered accuracy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stages.evaluation.evaluate.harness import ItemSample, TaskResults, bits_per_byte
+from stages.examples.items.core_form import CORE_PREFIX, CORE_TASKS, CoreForm, CoreKind
+
+if TYPE_CHECKING:
+    from stages.evaluation.evaluate.harness import Question
+    from stages.evaluation.evaluate.lm_eval_model import PlainAnswers, Scored
+
+EXAMPLES_SEED = 1234  # plus the number of the item, in nanochat's base_eval
+METRIC = "acc"
+CENTERED = "centered_acc"
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A prompt with one answer.
+
+    Attributes:
+        before: The text before the answer.
+        answer: The answer.
+        ids: The tokens of both, at least two.
+        first: The first token whose probability counts for the choice, at least 1.
+        begin: The first token of the answer, at least 1.
+    """
+
+    before: str
+    answer: str
+    ids: list[int]
+    first: int
+    begin: int
+
+    def request(self, first: int) -> Scored:
+        """Returns the request for the log-probability of the tokens from `first` on."""
+        return (self.before, self.answer), self.ids[:first], self.ids[first:]
+
+
+def run_core(lm: PlainAnswers, tasks: Mapping[str, Sequence[Question]], forms: Mapping[str, CoreForm]) -> TaskResults:
+    """Returns the results of tasks of CORE.
+
+    Args:
+        lm: The LM, for questions as they are.
+        tasks: name -> its items in the order in which they are asked.
+        forms: name -> how it is asked.
+    """
+    asked = {name: [_readings(lm, prompts, forms[name].kind) for prompts in _prompts(items, forms[name])] for name, items in tasks.items()}
+    requests = []
+    for name, items in tasks.items():
+        for item, readings in zip(items, asked[name], strict=True):
+            requests += [reading.request(reading.first) for reading in readings]
+            requests.append(readings[_right(item)].request(readings[_right(item)].begin))
+    scored = iter(lm.score(requests))
+    samples = {
+        name: [
+            _sample(item, readings, [next(scored) for _ in (*readings, item)]) for item, readings in zip(items, asked[name], strict=True)
+        ]
+        for name, items in tasks.items()
+    }
+    return TaskResults({name: {METRIC: sum(one.values[METRIC] for one in found) / len(found)} for name, found in samples.items()}, samples)
+
+
+def _right(item: Question) -> int:
+    """Returns the number of the right reading."""
+    return (item["gold"] or 0) if item["choices"] else 0
+
+
+def _sample(item: Question, readings: Sequence[_Reading], scored: Sequence[tuple[float, bool]]) -> ItemSample:
+    """Returns the results of an item. scored: (log-probability, whether its tokens are the likeliest) of each reading, and at last of the right answer."""
+    *choices, (of_answer, greedy) = scored
+    if item["choices"]:
+        per_token = [logprob / (len(one.ids) - one.first) for one, (logprob, _) in zip(readings, choices, strict=True)]
+        right = per_token.index(max(per_token)) == _right(item)
+    else:
+        right = greedy
+    answer = readings[_right(item)].answer
+    return ItemSample(
+        item["item_id"],
+        {METRIC: float(right)},
+        tuple(logprob for logprob, _ in choices),
+        tuple((one.before, one.answer) for one in readings),
+        bits_per_byte(answer.strip(), of_answer),
+    )
+
+
+@dataclass(frozen=True)
+class Centered:
+    """The mean centered accuracy of CORE.
+
+    Attributes:
+        value: The mean over the 22 tasks of (accuracy - guessing) / (1 - guessing).
+        stderr: Its standard error over the items; None if a task has one item.
+        items: "TASK/ITEM" -> a value, the mean of which over all items is `value`: an item's centered right or wrong, by the share of its task.
+    """
+
+    value: float
+    stderr: float | None
+    items: Mapping[str, float]
+
+
+def centered_accuracy(samples: Mapping[str, Sequence[ItemSample]], guessing: Mapping[str, float]) -> Centered | None:
+    """Returns the score of CORE as a whole; None if one of its tasks is not among these.
+
+    Args:
+        samples: Task -> its items.
+        guessing: Task -> accuracy of guessing, 0 to 1.
+    """
+    import math
+
+    import numpy as np
+
+    from stages.evaluation.statistics.estimates import mean
+
+    members = [f"{CORE_PREFIX}{label}" for label in CORE_TASKS]
+    if not set(members) <= samples.keys():
+        return None
+    total = sum(len(samples[name]) for name in members)
+    items: dict[str, float] = {}
+    errors = []
+    for name in members:
+        share = total / len(members) / len(samples[name]) / (1 - guessing[name])
+        own = {f"{name}/{one.item_id}": share * (one.values[METRIC] - guessing[name]) for one in samples[name]}
+        errors.append(mean(np.array([*own.values()]))[1])
+        items |= own
+    sizes = [len(samples[name]) / total for name in members]
+    known = [error for error in errors if error is not None]
+    error = math.hypot(*(size * one for size, one in zip(sizes, known, strict=True))) if len(known) == len(members) else None
+    return Centered(sum(items.values()) / total, error, items)
+
+
+def _prompts(items: Sequence[Question], form: CoreForm) -> Iterator[list[tuple[str, str]]]:
+    """Yields per item its prompts, one per reading: (what is before the answer, the answer)."""
+    for number, item in enumerate(items):
+        picked = random.Random(EXAMPLES_SEED + number).sample(range(len(items) - 1), form.num_fewshot)
+        others = (items[place + (place >= number)] for place in picked)  # numbers without that of the item
+        shown = "".join("".join(_whole(one, form)) + "\n\n" for one in others)
+        before, answer = _whole(item, form)
+        if form.kind == CoreKind.CHOICES:
+            yield [(shown + before, choice) for choice in item["choices"] or ()]
+        elif form.kind == CoreKind.BEGINNINGS:
+            yield [(f"{shown}{beginning}{form.delimiter}", answer) for beginning in item["choices"] or ()]
+        else:
+            yield [(shown + before, answer)]
+
+
+def _whole(item: Question, form: CoreForm) -> tuple[str, str]:
+    """Returns (question and delimiter, right answer)."""
+    context = item["context"].strip() if form.kind == CoreKind.CONTINUATION else item["context"]
+    return context + form.delimiter, str(item["answer"])
+
+
+def _readings(lm: PlainAnswers, prompts: Sequence[tuple[str, str]], kind: str) -> list[_Reading]:
+    """Returns the readings of an item, with what is scored of each."""
+    ids = [lm.tok_encode(before + answer) for before, answer in prompts]
+    if kind == CoreKind.BEGINNINGS:
+        shared = max(1, _common([one[::-1] for one in ids]))
+        first = [len(one) - shared for one in ids]
+    elif kind == CoreKind.CHOICES:
+        first = [_common(ids)] * len(ids)
+    else:
+        first = [_begin(lm, prompts[0][0], ids[0])]
+    shortest = min(map(len, ids)) - 1
+    return [
+        _Reading(*prompt, one, max(1, min(begin, shortest)), max(1, min(_begin(lm, prompt[0], one), len(one) - 1)))
+        for prompt, one, begin in zip(prompts, ids, first, strict=True)
+    ]
+
+
+def _begin(lm: PlainAnswers, before: str, ids: Sequence[int]) -> int:
+    """Returns the number of tokens before the answer."""
+    return _common([lm.tok_encode(before.rstrip()), ids])
+
+
+def _common(sequences: Sequence[Sequence[int]]) -> int:
+    """Returns the number of tokens with which all sequences begin."""
+    shortest = min(map(len, sequences))
+    return next((place for place in range(shortest) if len({one[place] for one in sequences}) > 1), shortest)

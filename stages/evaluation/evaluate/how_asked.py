@@ -1,0 +1,131 @@
+"""How each task of an evaluation was asked: its entry in harness.json, and the sentences of the report and the model card on it.
+
+Guarantee: a sentence names the tasks that it is of; a group is named in place of its tasks.
+Cost: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import NotRequired, TypedDict
+
+from stages.examples.items.core_form import CORE
+
+BUNDLE = "DCLM's bundle"  # wording of the tasks of CORE
+WORDING = (
+    "Tasks are asked 0-shot in Loam's own wording; loam_NAME is the task of the file NAME. Scores of other tools, which word the same items "
+    "otherwise, do not compare with these."
+)
+
+
+@dataclass(frozen=True)
+class CutItems:
+    """The items of a task that are longer than the context.
+
+    Attributes:
+        item_ids: The items of which the question was cut on the left, for one of its answers at least.
+        long_answers: Those of them with an answer that is longer than the context by itself: it was read in windows, almost without question.
+        most_tokens: How many tokens too long the longest question with its answer is.
+    """
+
+    item_ids: list[str]
+    long_answers: list[str]
+    most_tokens: int
+
+
+class YamlAbout(TypedDict):
+    """What tasks.json says of the YAML of a task."""
+
+    yaml: str
+    version: str
+    num_fewshot: int
+    groups: list[str]
+
+
+class CoreAbout(TypedDict):
+    """What tasks.json says of a task of CORE, a CoreForm."""
+
+    kind: str
+    num_fewshot: int
+    delimiter: str
+
+
+class ScoredTask(TypedDict):
+    """The part of an entry of the benchmarks' tasks.json that this stage reads.
+
+    format: missing for a task from documentation, for lm-eval's own and CORE's. lm_eval: missing but for a task of a YAML. core: missing but for a
+    task of CORE.
+    """
+
+    name: str
+    kind: str
+    metric: str
+    chance: float | None
+    gate: bool
+    scored_items: int
+    format: NotRequired[str]
+    lm_eval: NotRequired[YamlAbout]
+    core: NotRequired[CoreAbout]
+
+
+class TaskEntry(TypedDict):
+    """How a task was asked, in harness.json. cut: a CutItems. Only a task of a file has a file and a format, and only one of a YAML has `yaml`."""
+
+    file: NotRequired[str]
+    format: NotRequired[str]
+    yaml: NotRequired[str]
+    version: NotRequired[str]
+    wording: str
+    num_fewshot: int
+    items: int
+    cut: dict[str, list[str] | int]
+
+
+class HarnessRecord(TypedDict, total=False):
+    """What is read of harness.json on the tasks. An earlier version has no tasks, and none of the others where nothing is to be said."""
+
+    metrics: str
+    lm_eval: str
+    tasks: dict[str, TaskEntry]
+    groups: dict[str, list[str]]
+    limit: int
+
+
+def task_entry(task: ScoredTask, items: int, cut: CutItems) -> TaskEntry:
+    """Returns a task's entry of harness.json. items: number of its scored items."""
+    if about := task.get("lm_eval"):
+        wording = "a YAML of the recipe" if "format" in task else "lm-eval's YAML"
+        return TaskEntry(
+            yaml=about["yaml"], version=about["version"], wording=wording, num_fewshot=about["num_fewshot"], items=items, cut=asdict(cut)
+        )
+    if core := task.get("core"):
+        return TaskEntry(wording=BUNDLE, num_fewshot=core["num_fewshot"], items=items, cut=asdict(cut))
+    entry = TaskEntry(wording="Loam's own", num_fewshot=0, items=items, cut=asdict(cut))
+    return {"file": task["name"], "format": task["format"], **entry} if "format" in task else entry
+
+
+def how_asked(harness: HarnessRecord) -> list[str]:
+    """Returns the sentences on how tasks were asked: in Loam's wording, by lm-eval's YAML files, by those of the recipe, as in nanochat."""
+    metrics = harness.get("metrics") or f"lm-eval {harness['lm_eval']}"  # scores of earlier versions, which a recipe can import
+    tasks = harness.get("tasks", {})
+    of_lm_eval = {name: one for name, one in tasks.items() if one.get("wording") == "lm-eval's YAML"}
+    of_recipe = [name for name, one in tasks.items() if one.get("wording") == "a YAML of the recipe"]
+    of_core = [name for name, one in tasks.items() if one.get("wording") == BUNDLE]
+    others = len(of_lm_eval) + len(of_recipe) + len(of_core)
+    said = [f"{WORDING} {metrics} computes the metrics."] if others < max(1, len(tasks)) else []
+    if of_lm_eval:
+        shots = ", ".join(f"{name} {one['num_fewshot']}-shot" for name, one in of_lm_eval.items() if one["num_fewshot"])
+        first = f", the first {harness['limit']:,} documents of each" if harness.get("limit") else ""
+        groups = [name for name in harness.get("groups", {}) if name != CORE]
+        named = ", ".join(groups + [name for name in of_lm_eval if not _grouped(name, harness)])
+        said.append(f"{named}: as the YAML files of {metrics} ask, over the data of the recipe{first}{f' ({shots})' if shots else ''}.")
+    if of_recipe:
+        said.append(f"{', '.join(of_recipe)}: as a YAML of the recipe asks; other tools have no scores of these names.")
+    if of_core:
+        whole = ", and core is the mean centered accuracy of its 22 tasks" if CORE in harness.get("groups", {}) else ""
+        said.append(f"{', '.join(of_core)}: as nanochat asks the tasks of DCLM's CORE, over the bundle of the recipe{whole}.")
+    return said
+
+
+def _grouped(task: str, harness: HarnessRecord) -> bool:
+    return any(task in members for members in harness.get("groups", {}).values())

@@ -1,0 +1,256 @@
+"""Reads the evaluation bundle of DCLM: a YAML with the tasks, a CSV with the accuracy of guessing, and a JSON Lines file per data set.
+
+The bundle is that of nanochat, or core.yaml, eval_meta_data.csv and eval_data of DCLM's and llm-foundry's repositories in its form.
+Of a question after a passage (BoolQ, SQuAD, CoQA), the question is searched for in training data and the passage is not: a page that has the
+passage does not tell the question.
+Guarantee: every record of every task is read here, so what a file lacks is found before any training. The records are in the order in which
+nanochat's base_eval asks them, so that the examples of each are the same.
+Cost: one pass over the files that the YAML names.
+Source: nanochat's scripts/base_eval.py; DCLM's eval/mmlu_and_lowvar.yaml.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from stages.examples.items.benchmark_format import BadItemError, Item
+from stages.examples.items.benchmark_task import core_task
+from stages.examples.items.core_form import CORE_TASKS, CoreForm, CoreKind
+from stages.record.contract.errors import StageError
+from stages.record.store.external import local_path
+from stages.record.tables.jsonl import read_user_records
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from stages.examples.items.benchmark_task import BenchmarkTask, ItemRow
+    from stages.record.contract.declaration import Context, ExternalFile
+
+WHERE = "benchmarks.core.files"
+ORDER_SEED = 1337  # of the order of a task's records, in nanochat's base_eval
+BASELINE = "Random baseline"
+TASK = "Eval Task"
+KINDS = {CoreKind.CHOICES: "multiple_choice", CoreKind.BEGINNINGS: "multiple_choice", CoreKind.CONTINUATION: "continuation"}
+QUESTIONS = ("Question:", "Q:")
+"""Begin the line of a question, after a passage or other questions."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A task of the YAML. data: path of its file, the end of which is that of a file of the recipe."""
+
+    label: str
+    data: str
+    form: CoreForm
+
+
+def read_core_tasks(files: Sequence[ExternalFile], limit: int | None, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
+    """Yields the tasks of a bundle with the rows of their items.
+
+    Args:
+        files: The bundle's files. Data that the YAML does not name are not read.
+        limit: Only so many records of each task are scored and used as examples, the first ones; None takes all.
+        ctx: The stage's context. `ctx.drop` gets records that do not fit their task.
+
+    Raises:
+        StageError: The bundle lacks a file or an entry, or a task has too few records for its examples.
+    """
+    entries = _entries(_only(files, (".yaml", ".yml"), "YAML, which names its tasks (core.yaml)"), ctx)
+    baselines = _baselines(_only(files, (".csv",), "CSV with the accuracy of guessing (eval_meta_data.csv)"), ctx)
+    if missing := [label for label in CORE_TASKS if label not in {one.label for one in entries}]:
+        ctx.log(
+            f"no score of CORE as a whole: the bundle has {len(CORE_TASKS) - len(missing)} of its 22 tasks, without {', '.join(missing)}"
+        )
+    for one in entries:
+        if one.label not in baselines:
+            raise StageError(f"The CSV has no row for the task {one.label!r}.", where=WHERE, do=f"Add it, with its {BASELINE}.")
+        file = _data_file(one, files)
+        items = _items(one.form.kind, file, ctx)
+        random.Random(ORDER_SEED).shuffle(items)
+        scored = len(items[:limit])
+        if scored <= one.form.num_fewshot:
+            raise StageError(
+                f"The task {one.label} has {scored:,} records, of which each is asked after {one.form.num_fewshot} others.",
+                where=file.uri,
+                do="Give the whole file, or raise benchmarks.core.limit.",
+            )
+        yield core_task(one.label, items, limit, baselines[one.label], one.form)
+
+
+def _only(files: Sequence[ExternalFile], endings: tuple[str, ...], what: str) -> ExternalFile:
+    """Returns the one file with such an ending.
+
+    Raises:
+        StageError: There is none, or there are several.
+    """
+    found = [file for file in files if file.uri.endswith(endings)]
+    if len(found) != 1:
+        told = f"has no {what}" if not found else f"has {len(found)} files for one {what}"
+        raise StageError(f"The bundle {told}.", where=WHERE, do="Name one such file beside the data.")
+    return found[0]
+
+
+def _entries(file: ExternalFile, ctx: Context) -> list[_Entry]:
+    """Returns the tasks that the YAML of a bundle names.
+
+    Raises:
+        StageError: It is not such a YAML, or has an entry that is not complete, of an unknown type or there twice.
+    """
+    from stages.record.contract.plain_yaml import BadYamlError, parse
+
+    try:
+        value = parse(_bytes(file, ctx))
+    except BadYamlError as error:
+        do = error.do or "Correct it."
+        raise StageError(f"The file is no YAML of CORE's tasks: {error}.", where=f"{file.uri}:{error.line}", do=do) from None
+    given = value.get("icl_tasks") if isinstance(value, dict) else None
+    if not isinstance(given, list) or not given:
+        raise StageError("The YAML has no list `icl_tasks`.", where=file.uri, do="Give the bundle's core.yaml.")
+    entries: list[_Entry] = []
+    for number, one in enumerate(given, 1):
+        if fault := _fault(one, {entry.label for entry in entries}):
+            raise StageError(f"Task {number} of icl_tasks {fault}.", where=file.uri, do="Correct it as in the bundle's core.yaml.")
+        entries.append(
+            _Entry(
+                one["label"],
+                one["dataset_uri"],
+                CoreForm(one["icl_task_type"], one["num_fewshot"][0], one.get("continuation_delimiter", " ")),
+            )
+        )
+    return entries
+
+
+def _fault(one: JsonValue, taken: set[str]) -> str:
+    """Returns what is wrong with an entry of icl_tasks; "" if nothing is. taken: labels of the entries before it."""
+    from stages.record.store.names import name_fault
+
+    if not isinstance(one, dict):
+        return "is no mapping"
+    for field in ("label", "dataset_uri", "icl_task_type"):
+        if not isinstance(one.get(field), str) or not one[field]:
+            return f"has no text {field!r}"
+    label, kind, shots = cast("str", one["label"]), one["icl_task_type"], one.get("num_fewshot")
+    if label in taken or name_fault(label):
+        return f"has the label {label!r}, which {'another one has' if label in taken else name_fault(label)}"
+    if kind not in set(CoreKind):
+        return f"({label}) is of the type {kind!r}; CORE's are {', '.join(CoreKind)}"
+    if not isinstance(shots, list) or len(shots) != 1 or not isinstance(shots[0], int) or isinstance(shots[0], bool) or shots[0] < 0:
+        return f"({label}) has no num_fewshot with one number"
+    return "" if isinstance(one.get("continuation_delimiter", ""), str) else f"({label}) has a continuation_delimiter that is no text"
+
+
+def _baselines(file: ExternalFile, ctx: Context) -> dict[str, float]:
+    """Returns label -> accuracy of guessing, 0 to 1.
+
+    Raises:
+        StageError: The CSV lacks a column, or a value is no percentage below 100.
+    """
+    try:
+        rows = list(csv.DictReader(io.StringIO(_bytes(file, ctx).decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise StageError(f"The file is no CSV in UTF-8: {error}.", where=file.uri, do="Give the bundle's eval_meta_data.csv.") from None
+    found: dict[str, float] = {}
+    for number, row in enumerate(rows, 2):
+        label, value = row.get(TASK), row.get(BASELINE)
+        if label is None or value is None:
+            raise StageError(
+                f"The CSV has no column {BASELINE if label else TASK!r}.",
+                where=f"{file.uri}:{number}",
+                do="Give the bundle's eval_meta_data.csv.",
+            )
+        try:
+            found[label] = float(value) / 100
+        except ValueError:
+            found[label] = -1.0
+        if not 0 <= found[label] < 1:
+            raise StageError(
+                f"The {BASELINE} of {label} is {value!r}, no percentage below 100.", where=f"{file.uri}:{number}", do="Correct it."
+            )
+    return found
+
+
+def _data_file(entry: _Entry, files: Sequence[ExternalFile]) -> ExternalFile:
+    """Returns the file of a task.
+
+    Raises:
+        StageError: No file, or more than one, has a path that ends as the YAML says.
+    """
+    ending = "/" + entry.data.lstrip("/")
+    found = [file for file in files if f"/{file.uri}".endswith(ending)]
+    if len(found) != 1:
+        what = "No file has" if not found else f"{len(found)} files have"
+        do = (
+            f"Add the file, for example by a glob as eval_data/**/*.jsonl; its path must end in {ending[1:]}."
+            if not found
+            else "Name one of them."
+        )
+        raise StageError(f"{what} the data of the task {entry.label}, {entry.data}.", where=WHERE, do=do)
+    return found[0]
+
+
+def _items(kind: str, file: ExternalFile, ctx: Context) -> list[Item]:
+    """Returns the items of a file, in its order."""
+    found = []
+    for record in read_user_records(file, ctx):
+        try:
+            found.append(_item(kind, record.value))
+        except BadItemError as error:
+            ctx.drop(str(error), record.where, record.text())
+    return found
+
+
+def _item(kind: str, record: Mapping[str, JsonValue]) -> Item:
+    """Returns the item of a record, with its texts as they are: their blanks are part of the prompt.
+
+    Raises:
+        BadItemError: A field is missing or not of its type.
+    """
+    if kind == CoreKind.CONTINUATION:
+        context, answer = _text(record.get("context"), "context"), _text(record.get("continuation"), "continuation")
+        return Item(KINDS[CoreKind.CONTINUATION], context, (), 0, *_searched(context, answer))
+    field = "choices" if kind == CoreKind.CHOICES else "context_options"
+    given, gold = record.get(field), record.get("gold")
+    if not isinstance(given, list) or len(given) < 2:
+        raise BadItemError(f"the field {field!r} is not a list of at least two texts")
+    choices = tuple(_text(one, field) for one in given)
+    if not isinstance(gold, int) or isinstance(gold, bool) or not 0 <= gold < len(choices):
+        raise BadItemError(f"the field 'gold' does not number one of the {len(choices)} texts of {field!r}, counting from 0")
+    if kind == CoreKind.CHOICES:
+        context = _text(record.get("query"), "query")
+        return Item(KINDS[CoreKind.CHOICES], context, choices, gold, *_searched(context, choices[gold]))
+    return Item(
+        KINDS[CoreKind.BEGINNINGS],
+        choices[gold],
+        choices,
+        gold,
+        *_searched(choices[gold], _text(record.get("continuation"), "continuation")),
+    )
+
+
+def _text(value: JsonValue, field: str) -> str:
+    """Returns a value as it is.
+
+    Raises:
+        BadItemError: It is no text, or a blank one.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise BadItemError(f"the field {field!r} is not a text with words in it")
+    return value
+
+
+def _searched(context: str, answer: str) -> tuple[str, str, tuple[str, str]]:
+    """Returns (question, answer, texts that are searched for in training data). A text before the last line that begins a question is left out."""
+    lines = context.splitlines()
+    last = max((number for number, line in enumerate(lines) if line.lstrip().startswith(QUESTIONS)), default=0)
+    question = "\n".join(lines[last:]).strip()
+    return question, answer, (question, f"{question} {answer.strip()}")
+
+
+def _bytes(file: ExternalFile, ctx: Context) -> bytes:
+    return Path(local_path(file, ctx.scratch / "data")).read_bytes()
