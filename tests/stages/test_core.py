@@ -86,6 +86,7 @@ def bundle(root: Path, labels: tuple[str, ...] = CORE_TASKS, **changed: Any) -> 
     with (root / "eval_meta_data.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["Eval Task", "Task Category", "Random baseline", "Description"])
+        table.writerow(["another task", "without a baseline", "", ""])
         table.writerows([label, "any, of several", str(10 * (number % 4)), "a, b"] for number, label in enumerate(labels))
     return [str(root / "core.yaml"), str(root / "eval_meta_data.csv"), str(root / "eval_data" / "**" / "*.jsonl")]
 
@@ -300,7 +301,12 @@ def test_a_bundle_that_is_not_complete_is_refused(changed: dict[str, Any], messa
         ("core.yaml", b"icl_tasks: [", "The file is no YAML of CORE's tasks"),
         ("core.yaml", b"tasks: []", "The YAML has no list `icl_tasks`"),
         ("core.yaml", b"icl_tasks: [3]", "Task 1 of icl_tasks is no mapping"),
-        ("eval_meta_data.csv", b"Eval Task\nasked\n", "The CSV has no column 'Random baseline'"),
+        ("eval_meta_data.csv", b"Eval Task\nasked\n", "The Random baseline of asked is None, no percentage below 100"),
+        (
+            "eval_meta_data.csv",
+            b"Task,Random baseline\nasked,1\n",
+            "The CSV has no row for the task 'asked', with Eval Task and Random baseline",
+        ),
         ("eval_meta_data.csv", b"Eval Task,Random baseline\nasked,100\n", "The Random baseline of asked is '100', no percentage below 100"),
         (
             "eval_meta_data.csv",

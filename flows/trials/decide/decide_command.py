@@ -49,7 +49,8 @@ def decide(
         str,
         Parameter(
             metavar="METRIC",
-            help="what is compared; evaluate@base/TASK/METRIC compares on fixed items of a benchmark (acc, acc_norm, exact_match, nll, answer_bits_per_byte)",
+            help="what is compared; evaluate@base/TASK/METRIC compares on fixed items of a benchmark (acc, acc_norm, exact_match, nll, "
+            "answer_bits_per_byte; centered_acc of core)",
         ),
     ] = METRIC,
     max_pairs: Annotated[int, whole(4, 1000), Parameter(help="stop without an answer after so many pairs")] = PAIRS,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PRETRAIN, EVALUATE, VALIDATION, BITS = "pretrain", "evaluate@base", "validation", "bits_per_byte"
 OF_PRETRAIN = f"{PRETRAIN}/{VALIDATION}_{BITS}"
 ANSWER_BITS = f"answer_{BITS}"
-LOWER, HIGHER = (BITS, "nll", ANSWER_BITS), ("acc", "acc_norm", "acc_mutual_info", "exact_match")
+LOWER, HIGHER = (BITS, "nll", ANSWER_BITS), ("acc", "acc_norm", "acc_mutual_info", "exact_match", "centered_acc")
 """Metrics of an evaluation of which a lower, or a higher, value is better. A filter of lm-eval may follow: exact_match,strict-match."""
 CLOSE = 0.01
 """Largest relative difference of tokens and of repetition between the sides. Budgets are rounded to whole steps."""
@@ -56,7 +56,13 @@ class ProxyMetric:
     @property
     def unit(self) -> str:
         """The unit of its differences."""
-        return {BITS: "bits per byte", ANSWER_BITS: "bits per byte of the answer", "nll": "nats per item"}.get(self.name, "share of items")
+        told = {
+            BITS: "bits per byte",
+            ANSWER_BITS: "bits per byte of the answer",
+            "nll": "nats per item",
+            "centered_acc": "centered accuracy",
+        }
+        return told.get(self.name, "share of items")
 
 
 @dataclass(frozen=True)

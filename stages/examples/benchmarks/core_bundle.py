@@ -62,14 +62,13 @@ def read_core_tasks(files: Sequence[ExternalFile], limit: int | None, ctx: Conte
         StageError: The bundle lacks a file or an entry, or a task has too few records for its examples.
     """
     entries = _entries(_only(files, (".yaml", ".yml"), "YAML, which names its tasks (core.yaml)"), ctx)
-    baselines = _baselines(_only(files, (".csv",), "CSV with the accuracy of guessing (eval_meta_data.csv)"), ctx)
+    table = _only(files, (".csv",), "CSV with the accuracy of guessing (eval_meta_data.csv)")
+    baselines = _baselines(table, [one.label for one in entries], ctx)
     if missing := [label for label in CORE_TASKS if label not in {one.label for one in entries}]:
         ctx.log(
             f"no score of CORE as a whole: the bundle has {len(CORE_TASKS) - len(missing)} of its 22 tasks, without {', '.join(missing)}"
         )
     for one in entries:
-        if one.label not in baselines:
-            raise StageError(f"The CSV has no row for the task {one.label!r}.", where=WHERE, do=f"Add it, with its {BASELINE}.")
         file = _data_file(one, files)
         items = _items(one.form.kind, file, ctx)
         random.Random(ORDER_SEED).shuffle(items)
@@ -145,11 +144,11 @@ def _fault(one: JsonValue, taken: set[str]) -> str:
     return "" if isinstance(one.get("continuation_delimiter", ""), str) else f"({label}) has a continuation_delimiter that is no text"
 
 
-def _baselines(file: ExternalFile, ctx: Context) -> dict[str, float]:
+def _baselines(file: ExternalFile, labels: Sequence[str], ctx: Context) -> dict[str, float]:
     """Returns label -> accuracy of guessing, 0 to 1.
 
     Raises:
-        StageError: The CSV lacks a column, or a value is no percentage below 100.
+        StageError: The CSV lacks a row or a column, or a value is no percentage below 100.
     """
     try:
         rows = list(csv.DictReader(io.StringIO(_bytes(file, ctx).decode("utf-8-sig"), newline="")))
@@ -157,21 +156,20 @@ def _baselines(file: ExternalFile, ctx: Context) -> dict[str, float]:
         raise StageError(f"The file is no CSV in UTF-8: {error}.", where=file.uri, do="Give the bundle's eval_meta_data.csv.") from None
     found: dict[str, float] = {}
     for number, row in enumerate(rows, 2):
-        label, value = row.get(TASK), row.get(BASELINE)
-        if label is None or value is None:
-            raise StageError(
-                f"The CSV has no column {BASELINE if label else TASK!r}.",
-                where=f"{file.uri}:{number}",
-                do="Give the bundle's eval_meta_data.csv.",
-            )
+        if (label := row.get(TASK)) not in labels:
+            continue
         try:
-            found[label] = float(value) / 100
-        except ValueError:
+            found[label] = float(row[BASELINE]) / 100
+        except (KeyError, TypeError, ValueError):
             found[label] = -1.0
         if not 0 <= found[label] < 1:
             raise StageError(
-                f"The {BASELINE} of {label} is {value!r}, no percentage below 100.", where=f"{file.uri}:{number}", do="Correct it."
+                f"The {BASELINE} of {label} is {row.get(BASELINE)!r}, no percentage below 100.",
+                where=f"{file.uri}:{number}",
+                do="Correct it.",
             )
+    if absent := next((label for label in labels if label not in found), ""):
+        raise StageError(f"The CSV has no row for the task {absent!r}, with {TASK} and {BASELINE}.", where=file.uri, do="Add it.")
     return found
 
 

@@ -206,6 +206,8 @@ def test_metrics_have_names_units_and_directions() -> None:
     )
     assert (generated.name, generated.lower, generated.unit) == ("exact_match,strict-match", False, "share of items")
     assert (answered.lower, answered.unit) == (True, "bits per byte of the answer")
+    core = metric_of("evaluate@base/core/centered_acc")
+    assert (core.lower, core.unit) == (False, "centered accuracy")
 
 
 @pytest.mark.parametrize(
