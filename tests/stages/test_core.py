@@ -66,7 +66,11 @@ def record(kind: str, random_words: random.Random) -> dict[str, Any]:
         return {"query": f"Passage: {words(random_words, 12)}\nQuestion: {words(random_words, 9)}", "gold": random_words.randrange(3),
                 "choices": [f"{begin} {words(random_words, random_words.randint(1, 4))} {number}" for number in range(3)]}  # fmt: skip
     if kind == "schema":
-        return {"context_options": [f"{words(random_words, 6)} {end}" for end in ("cat", "dog")], "continuation": words(random_words, 4) + ".",
+        ends = (
+            "cat",
+            "one more dog that ran to its old house",
+        )  # the longer reading has more tokens before the continuation than the other has in all
+        return {"context_options": [f"{words(random_words, 2)} {end}" for end in ends], "continuation": words(random_words, 1) + ".",
                 "gold": random_words.randrange(2)}  # fmt: skip
     return {"context": f" {words(random_words, 9)} \n", "continuation": words(random_words, 1)}
 

@@ -172,14 +172,18 @@ def _readings(lm: PlainAnswers, prompts: Sequence[tuple[str, str]], kind: str) -
         shared = max(1, _common([one[::-1] for one in ids]))
         first = [len(one) - shared for one in ids]
     elif kind == CoreKind.CHOICES:
-        first = [_common(ids)] * len(ids)
+        first = [min(_common(ids), min(map(len, ids)) - 1)] * len(ids)
     else:
         first = [_begin(lm, prompts[0][0], ids[0])]
-    shortest = min(map(len, ids)) - 1
     return [
-        _Reading(*prompt, one, max(1, min(begin, shortest)), max(1, min(_begin(lm, prompt[0], one), len(one) - 1)))
+        _Reading(*prompt, one, _inside(begin, one), _inside(_begin(lm, prompt[0], one), one))
         for prompt, one, begin in zip(prompts, ids, first, strict=True)
     ]
+
+
+def _inside(place: int, ids: Sequence[int]) -> int:
+    """Returns a place with a token before it and one from it on."""
+    return max(1, min(place, len(ids) - 1))
 
 
 def _begin(lm: PlainAnswers, before: str, ids: Sequence[int]) -> int:
