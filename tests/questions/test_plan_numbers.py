@@ -99,7 +99,9 @@ def test_the_memory_of_later_trainings_and_what_adapters_train(tmp_path: Path) -
 
     whole, adapted = rows(), rows("sft.lora={rank: 4, alpha: 8, targets: [q_proj, v_proj, down_proj]}")
     assert whole["memory per rank of sft"] == MEMORY[1] and "adapters of sft" not in whole
-    assert adapted["adapters of sft"] == "6,656 parameters, 0.1 MB with their optimizer's state; 69% of the FLOPs of a training of all weights"
+    assert (
+        adapted["adapters of sft"] == "6,656 parameters, 0.1 MB with their optimizer's state; 69% of the FLOPs of a training of all weights"
+    )
     assert float(adapted["memory per rank of sft"].split()[1]) < float(whole["memory per rank of sft"].split()[1])
     dropping = rows("sft.lora={rank: 4, alpha: 8, targets: [q_proj, v_proj, down_proj], dropout: 0.1}")
     assert float(dropping["memory per rank of sft"].split()[1]) > float(adapted["memory per rank of sft"].split()[1])
