@@ -117,15 +117,18 @@ def with_events(home: Path, training: ShownTraining) -> ShownTraining:
             events += database.query(home, sql, here)[1]
         sql = "SELECT step, 'skipped', '' FROM step_metrics WHERE contains(file, ?) AND artifact_id = ? AND skipped = 1 ORDER BY step LIMIT 200"
         events += database.query(home, sql, here)[1]
-        every, last = config.get("checkpoint_every_steps") or 0, _last_step(home, training.artifact)
+        published = _figure(home, training.artifact, "published_step")
+        events += [(published, "published", "the least validation loss")] if published else []
+        every, last = config.get("checkpoint_every_steps") or 0, _figure(home, training.artifact, "steps")
         events += [(step, "snapshot", "") for step in range(every, last, every)[-MAX_SNAPSHOTS:]] if every else []
     for _, _, text in log_lines(home, training.run["run_id"], training.node):
         events += [(int(match[1].replace(",", "")), kind, text) for kind, line in EVENTS.items() if (match := line.fullmatch(text))]
     return replace(training, config=config, texts=texts, events=tuple(sorted(set(events))))
 
 
-def _last_step(home: Path, artifact: str) -> int:
-    found = database.query(home, "SELECT value FROM metric WHERE artifact_id = ? AND name = 'steps'", [artifact])[1]
+def _figure(home: Path, artifact: str, name: str) -> int:
+    """Returns a number of the summary of an artifact; 0 without it."""
+    found = database.query(home, "SELECT value FROM metric WHERE artifact_id = ? AND name = ?", [artifact, name])[1]
     return int(found[0][0]) if found else 0
 
 

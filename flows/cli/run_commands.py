@@ -122,6 +122,7 @@ def plan(
         return calculate(recipe, settings, of_crawl, of_training, common)
     from flows.opened_recipe import open_session, refuse_announced, refuse_damaged, refuse_missing
     from stages.questions.estimate import estimate_nodes
+    from stages.questions.planned_examples import source_rows
     from stages.questions.training_size import training_size
     from stages.record.store.files import only_reading
 
@@ -130,7 +131,7 @@ def plan(
         found = session.plan(until)
     estimates = estimate_nodes(session.home, session.recipe, session.steps(until), found)
     rough, said = _rough(session, until, found, [one.node for one in estimates if not one.like])
-    size = [*training_size(session.recipe, found), *total_lines(estimates, session.home, rough)]
+    size = [*training_size(session.recipe, found), *source_rows(session.recipe, found), *total_lines(estimates, session.home, rough)]
     steps = [
         {"node": s.node, "state": s.state, "artifact": s.artifact.path.name if s.artifact else "", "why": "; ".join(s.why)}
         for s in found.steps

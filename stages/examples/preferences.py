@@ -77,11 +77,13 @@ class Preferences(StageConfig):
     optional."""
     format: str = AUTO
     """Format of the files: prompt_pair ({"prompt", "chosen", "rejected"} as texts or messages), instruction_pair (the same with
-    "instruction"), orca (the same with "question"), message_pair ({"chosen", "rejected"} as whole conversations), hh_rlhf (the same as texts
-    "Human: … Assistant: …"), ultrafeedback ({"instruction", "completions"} with scores) and nectar ({"prompt", "answers"} with ranks), of which
-    the best and the worst answer are the pair, helpsteer (rows of {"prompt", "response", "helpfulness"}: rows with one prompt, one after another,
-    are a record), shp ({"history", "human_ref_A", "human_ref_B", "labels"}), helpsteer3 ({"context", "response1", "response2",
-    "overall_preference"}), or auto: the fields of the first record of each file decide. All records of a file have one format."""
+    "instruction"), orca (the same with "question"), message_pair ({"chosen", "rejected"} as whole conversations), sharegpt_pair
+    ({"conversations", "chosen", "rejected"}: the turns before, and both answers as one turn each, as LLaMA-Factory has them), history_pair (the
+    same with "messages"), hh_rlhf (as message_pair, as texts "Human: … Assistant: …"), ultrafeedback ({"instruction", "completions"} with
+    scores) and nectar ({"prompt", "answers"} with ranks), of which the best and the worst answer are the pair, helpsteer (rows of {"prompt",
+    "response", "helpfulness"}: rows with one prompt, one after another, are a record), shp ({"history", "human_ref_A", "human_ref_B",
+    "labels"}), helpsteer3 ({"context", "response1", "response2", "overall_preference"}), or auto: the fields of the first record of each file
+    decide. All records of a file have one format."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Field of the format -> field of your records, such as {chosen: better, rejected: worse}. A dotted name (pair.better) leads into
     nested objects. Needs `format`."""

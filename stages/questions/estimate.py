@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from stages.questions.plan import Plan, Planned, Step, newest_folders, read_bytes
 from stages.questions.planned_ranges import planned_ranges
-from stages.questions.training_size import model_shape, rank_memory_bytes, steps_before
+from stages.questions.training_size import lora_of, model_shape, rank_memory_bytes, steps_before
 from stages.record.contract.declaration import Artifact, seconds_of
 from stages.record.contract.environment import hardware
 from stages.record.contract.errors import VerificationError
@@ -239,7 +239,7 @@ def _training(
     from stages.record.tables.parquet import read_rows
     from stages.training.data.phases import OrderError, phase_table, planned_phases, sequences_before, steps_of_sequences, tokens_by_length
     from stages.training.model import flops
-    from stages.training.model.config import read_model_config
+    from stages.training.model.config import Lora, read_model_config
     from stages.training.run.training_tables import PHASES
 
     with suppress(OSError, ValueError, OrderError):
@@ -261,8 +261,13 @@ def _training(
         steps = steps_of_sequences(phases, earlier_sequences + now)
         made = tokens_by_length(phases, before, max(steps, before + 1))  # a step at least, for the mean work of a sequence
         whole = sequences_before(phases, max(steps, before + 1)) - earlier_sequences
-        work = now / whole * sum(tokens * flops.flops_per_token(shape, length) for length, tokens in made.items())
-        work /= sum(row["steps"] * row["global_batch_size"] * row["seq_len"] * flops.flops_per_token(other, row["seq_len"]) for row in rows)
+        lora, then = lora_of(settings), earlier.manifest["config"].get("lora")
+        lora_then = Lora.model_validate(then) if then else None
+        work = now / whole * sum(tokens * flops.flops_per_token(shape, length, lora) for length, tokens in made.items())
+        work /= sum(
+            row["steps"] * row["global_batch_size"] * row["seq_len"] * flops.flops_per_token(other, row["seq_len"], lora_then)
+            for row in rows
+        )
         checkpoints = (1 + len(settings.milestones(steps, before))) / len(steps_of(earlier))
         return work, flops.parameter_count(shape) / flops.parameter_count(other) * checkpoints, other
     return None

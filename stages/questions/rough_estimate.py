@@ -21,7 +21,7 @@ from stages.questions.calculator.data_cost import Cluster, Crawl, data_cost
 from stages.questions.calculator.data_stages import COMMON_CRAWL, STAGES
 from stages.questions.draft.first_budget import gpu_flops
 from stages.questions.plan import Plan, Step
-from stages.questions.training_size import model_shape
+from stages.questions.training_size import lora_of, model_shape
 from stages.record.contract.environment import hardware
 from stages.record.contract.recipe import Recipe
 from stages.record.contract.states import READY
@@ -100,7 +100,7 @@ def _training_seconds(recipe: Recipe, settings: TrainingSettings, node: str, sha
     tokens = budget.tokens if budget.steps is None else budget.steps * per_step
     if tokens is None:
         return None
-    work = tokens * flops.flops_per_token(shape, shape.max_position_embeddings)
+    work = tokens * flops.flops_per_token(shape, shape.max_position_embeddings, lora_of(settings))
     if recipe.runtime.launcher != "local":
         return None
     if recipe.runtime.gpus:

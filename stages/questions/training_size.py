@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stages.record.contract.runtime import Runtime
     from stages.tokens.mix.mix_settings import Mix
     from stages.training.job.training_settings import TrainingSettings
-    from stages.training.model.config import ModelConfig
+    from stages.training.model.config import Lora, ModelConfig
     from stages.training.model.flops import StateTensors
 
 
@@ -50,6 +50,7 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
     if shape is not None:
         rows.append(("parameters", f"{flops.parameter_count(shape):,} ({flops.matmul_parameters(shape):,} in matrix products)"))
         rows += _pretraining(recipe, plan, shape) if _is_trained("pretrain", recipe, plan.off) else []
+        rows += [row for node in ("sft", "dpo") if _is_trained(node, recipe, plan.off) for row in _tuning(node, recipe, shape)]
         rows.append(("one checkpoint", f"{flops.checkpoint_bytes(shape, state_tensors(recipe)) / 1e6:,.1f} MB"))
     if recipe.runtime.engine == "slurm":
         from stages.record.engines.slurm import request_text
@@ -156,16 +157,37 @@ def _pretraining(recipe: Recipe, plan: Plan, shape: ModelConfig) -> list[tuple[s
     return [*rows, ("memory per rank", f"about {memory / 2**30:.2f} GiB on {ranks} ranks")]
 
 
+def _tuning(node: str, recipe: Recipe, shape: ModelConfig) -> list[tuple[str, str]]:
+    """Returns rows about sft or dpo: the memory of a rank, and of a LoRA what it trains."""
+    from stages.training.model import flops
+
+    settings: Any = recipe.sections[node]  # the config classes of stages are not imported here
+    rows = []
+    if lora := lora_of(settings):
+        count, size = flops.lora_parameters(shape, lora), 4 * (1 + settings.optimizer.state_tensors().matrices)
+        share = flops.matmul_flops(shape, lora) / flops.matmul_flops(shape)
+        rows.append((f"adapters of {node}", f"{count:,} parameters, {count * size / 1e6:,.1f} MB with their optimizer's state; "
+                                            f"{share:.0%} of the FLOPs of a training of all weights"))  # fmt: skip
+    memory = rank_memory_bytes(recipe.runtime, settings, shape)
+    return [*rows, (f"memory per rank of {node}", f"about {memory / 2**30:.2f} GiB on {recipe.runtime.ranks} ranks")]
+
+
+def lora_of(settings: TrainingSettings) -> Lora | None:
+    """Returns what a training trains in place of all weights; None if it trains all."""
+    from stages.training.job.training_settings import FineTuning
+
+    return settings.lora if isinstance(settings, FineTuning) else None
+
+
 def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: ModelConfig) -> int:
     """Returns the estimated memory of one rank of a training, in bytes; see training/model/training_memory.py."""
-    from stages.training.job.training_settings import LoraTraining
     from stages.training.model import training_memory
 
     load = training_memory.TrainingLoad(
         runtime.ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
         runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
         settings.checkpoint_every_steps != 0, runtime.compile is not False and settings.precision != "fp32",
-        lora=settings.lora if isinstance(settings, LoraTraining) else None,
+        lora=lora_of(settings),
     )  # fmt: skip
     return training_memory.rank_memory_bytes(shape, load)
 

@@ -20,10 +20,11 @@ from stages.record.settings import Field, OneOf
 from stages.tokens.sequences.span_table import SEQUENCE_SPANS
 from stages.tokens.tokenizer.canary_files import check_canaries, write_canaries
 from stages.training.job.training_parts import PAIR_LOSSES
-from stages.training.job.training_settings import LoraTraining
+from stages.training.job.training_settings import FineTuning
 from stages.training.losses.loss import Loss
 from stages.training.losses.loss_dpo import DpoLoss
 from stages.training.run import trained_artifact, training
+from stages.training.run.enough_data import refuse_no_choice
 from stages.training.run.training_replay import replay
 from stages.training.run.training_tables import METRICS, PHASES, REWINDS, STEPS, training_section
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from stages.training.model.config import ModelConfig
 
 
-class DpoConfig(LoraTraining):
+class DpoConfig(FineTuning):
     """Settings of the dpo stage. Batch sizes count pairs."""
 
     loss: Annotated[Loss, OneOf(PAIR_LOSSES)] = Field(DpoLoss(), decides=True)
@@ -69,6 +70,7 @@ def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     checkpoint = inputs["checkpoint"].path
     shape = read_model_config(checkpoint / "model.json")
     parts = _encode(inputs, shape, ctx)
+    refuse_no_choice(config, len(parts["validation"][0].records), ctx)
     form = load_chat_format(inputs["tokenizer"].path)
     pad = form.ids[form.tokens.pad]
     files = {
@@ -81,7 +83,9 @@ def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     }
     ranges = (SequenceRange(0, len(parts["train"][0].records), shape.max_position_embeddings),)
     start = str(checkpoint / "checkpoint")
-    return training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, lora=config.lora)
+    return training.Prepared(
+        shape, files["train"], files.get("validation"), ranges, inputs, start, spans, lora=config.lora, keep_best=config.keeps_best
+    )
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded[PreferenceRecord], np.ndarray]]:
@@ -144,6 +148,7 @@ def _refuse_too_few(config: DpoConfig, artifacts: Mapping[str, Artifact], ctx: C
         return
     form = load_chat_format(artifacts["train_tokenizer"].path)
     rows = cast("list[PreferenceRecord]", list(parquet.read_rows(artifacts["preferences"].path / "preferences.parquet")))
+    refuse_no_choice(config, sum(row["split"] == "validation" for row in rows), ctx)
 
     def render(messages: Sequence[Message], tools: Sequence[JsonValue]) -> tuple[list[int], list[int]]:
         return chat.render(messages, form, last_only=True, tools=tools)
@@ -160,14 +165,15 @@ def _summary(trained: training.Trained) -> Summary:
         "steps": trained.job.steps,
         "epochs": trained.epochs,
         "pairs": trained.job.phases[-1].sequences,
-        "validation_pairs": int(trained.last_evaluation("validation_units") or 0),
+        "validation_pairs": int(trained.evaluation("validation_units") or 0),
         "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
         "ranks": trained.job.machine.ranks,
+        **trained.choice,
     }
     for name in ("loss", "reward_accuracy", "reward_margin", "logprob_accuracy"):
         summary[f"validation_{name}_before"] = trained.first_evaluation(f"validation_{name}")
-        summary[f"validation_{name}"] = trained.last_evaluation(f"validation_{name}")
+        summary[f"validation_{name}"] = trained.evaluation(f"validation_{name}")
     return summary
 
 

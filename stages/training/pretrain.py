@@ -242,7 +242,7 @@ def _summary(trained: training.Trained, mix: Mixture, trunk: Trunk | None) -> Su
     from stages.training.measures.metrics import bits_per_byte
     from stages.training.run.training_run import phase_rows
 
-    job, validation_loss = trained.job, trained.last_evaluation("validation_loss")
+    job, validation_loss = trained.job, trained.evaluation("validation_loss")
     held_out = mix.validation
     bits = None
     if validation_loss is not None and held_out.bytes:

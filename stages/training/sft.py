@@ -23,9 +23,10 @@ from stages.record.contract.side_table import Column, SideTable
 from stages.record.settings import Field
 from stages.tokens.sequences.span_table import SEQUENCE_SPANS
 from stages.tokens.tokenizer.canary_files import check_canaries, write_canaries
-from stages.training.job.training_settings import LoraTraining, SequenceTraining
+from stages.training.job.training_settings import FineTuning, SequenceTraining
 from stages.training.run import trained_artifact, training
 from stages.training.run.encoded_chats import TooLong, encode_chats
+from stages.training.run.enough_data import refuse_no_choice
 from stages.training.run.held_out_quotes import ROLES, held_out_quotes
 from stages.training.run.mixture_sequences import Replayed, add_replay, fit_count, part_files, refuse_unfit_mixture
 from stages.training.run.training_replay import replay as train_windows_again
@@ -75,7 +76,7 @@ class ConversationDecision(TypedDict):
     quote: str | None
 
 
-class SftConfig(SequenceTraining, LoraTraining):
+class SftConfig(SequenceTraining, FineTuning):
     """Settings of the sft stage. A packed sequence is as long as the base model's context."""
 
     replay: float = Field(0.0, ge=0, lt=1, decides=True)
@@ -154,6 +155,7 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
             do="Use the tokenizer of the pretraining run.",
         )
     train, validation, sequence_of = encode_chats(records, quotes, inputs["tokenizer"], shape.max_position_embeddings, config.too_long, ctx)
+    refuse_no_choice(config, len(validation.items), ctx)
     files = _write_sequences(inputs, shape, ctx, train, validation, sequence_of)
     sequences = int(sequence_of["train"].max(initial=-1)) + 1
     parts = {"train": train, "validation": validation}
@@ -170,7 +172,17 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
     prepared = training.Prepared(
-        shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples, lora=config.lora
+        shape,
+        files["train"],
+        files.get("validation"),
+        ranges,
+        inputs,
+        start,
+        spans,
+        token_bytes,
+        samples,
+        lora=config.lora,
+        keep_best=config.keeps_best,
     )
     return _Data(prepared, train, validation, quotes, replayed)
 
@@ -185,6 +197,7 @@ def _refuse_too_few(config: SftConfig, artifacts: Mapping[str, Artifact], ctx: C
     if not seq_len or not {"conversations", "train_tokenizer"} <= artifacts.keys():
         return
     rows = cast("list[ConversationRecord]", list(parquet.read_rows(artifacts["conversations"].path / "conversations.parquet")))
+    refuse_no_choice(config, sum(row["split"] == "validation" for row in rows), ctx)
 
     def sequences_of(records: Sequence[ConversationRecord], ctx: Context) -> int:
         quotes = held_out_quotes(records, quoted_documents(artifacts), ctx)
@@ -268,8 +281,9 @@ def _summary(trained: training.Trained, data: _Data) -> Summary:
         "steps_skipped": trained.steps_skipped,
         "final_loss": trained.final_loss,
         "validation_loss_before": trained.first_evaluation("validation_loss"),
-        "validation_loss": trained.last_evaluation("validation_loss"),
+        "validation_loss": trained.evaluation("validation_loss"),
         "ranks": trained.job.machine.ranks,
+        **trained.choice,
     }
 
 

@@ -19,6 +19,7 @@ from dashboards.pages.lineage_page import neighbourhood
 from dashboards.pages.read_page import marked_lines
 from dashboards.pages.thresholds_page import changed, dials, settings_lines
 from dashboards.pages.tokens_page import packed
+from dashboards.pages.training_page import trainings, with_events
 from dashboards.running import RUNNING, WAITING, run_nodes
 from flows.pipeline import pipeline, stage_of
 from stages.questions.lineage import run_rows
@@ -109,6 +110,21 @@ def test_a_long_curve_keeps_its_spikes_and_a_short_one_every_step(tmp_path: Path
     assert (3333, points[3333]) in curve["loss"] and all(points[step] == value for step, value in curve["loss"])
     assert curve["loss"] == sorted(curve["loss"]) and min(points.values()) in [value for _, value in curve["loss"]]
     assert recorded_curves(tmp_path, made, ["loss"], 10, 12)["loss"] == [(n, points[n]) for n in (10, 11, 12)]
+
+
+def test_the_published_step_is_an_event_of_a_training(tmp_path: Path) -> None:
+    rows = [{"step": n, "loss": 1.0, "skipped": 0.0} for n in range(1, 10)]
+    types = {name: METRICS.types[name] for name in ("step", "loss", "skipped")}
+    made = make_artifact(tmp_path, "pretrain", 1, {}, {"metrics.parquet": (types, rows)})
+    path = tmp_path / "artifacts" / made / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"summary": {"steps": 9, "published_step": 6}}))
+    make_run(tmp_path, 1, [made])
+    database.update(tmp_path)
+    (training,) = trainings(tmp_path, ["pretrain"], run_rows(tmp_path)[0])
+    assert with_events(tmp_path, training).events == ((6, "published", "the least validation loss"),)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"summary": {"steps": 9}}))
+    database.reindex(tmp_path)
+    assert with_events(tmp_path, training).events == ()
 
 
 def test_a_running_curve_is_sampled_and_has_its_last_step_and_its_evaluations(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from stages.record.contract.recipe import Recipe, load_recipe
 from stages.tokens.mix.stage import Mix
 from stages.tokens.train_tokenizer.stage import TrainTokenizer
 from stages.training.pretrain import PretrainConfig
+from stages.training.sft import SftConfig
 from tests.conftest import run_stage
 from tests.record.toys import COUNT, WORDS
 
@@ -84,6 +85,26 @@ def test_the_size_of_a_training(tmp_path: Path) -> None:
         MEMORY,
         ("one checkpoint", "6.4 MB"),
     ]
+
+
+def test_the_memory_of_later_trainings_and_what_adapters_train(tmp_path: Path) -> None:
+    """Of a rank of sft as of pretrain with the same batches. Four blocks have 4 * (64 + 64), 4 * (64 + 32) and 4 * (128 + 64) adapter weights."""
+    text = RECIPE + "sft: {budget: {steps: 10}, global_batch_size: 128, learning_rate: 0.001, precision: fp32, checkpoint_every_steps: 0}\n"
+    (tmp_path / "tuned.yaml").write_text(text)
+    made = Plan(tuple(Planned(node, "missing", (), None) for node in ("train_tokenizer", "mix", "pretrain", "sft")))
+
+    def rows(*settings: str) -> dict[str, str]:
+        given = ("pretrain.precision=fp32", *settings)
+        return dict(training_size(load_recipe(str(tmp_path / "tuned.yaml"), {**CLASSES, "sft": SftConfig}, given), made))
+
+    whole, adapted = rows(), rows("sft.lora={rank: 4, alpha: 8, targets: [q_proj, v_proj, down_proj]}")
+    assert whole["memory per rank of sft"] == MEMORY[1] and "adapters of sft" not in whole
+    assert (
+        adapted["adapters of sft"] == "6,656 parameters, 0.1 MB with their optimizer's state; 69% of the FLOPs of a training of all weights"
+    )
+    assert float(adapted["memory per rank of sft"].split()[1]) < float(whole["memory per rank of sft"].split()[1])
+    dropping = rows("sft.lora={rank: 4, alpha: 8, targets: [q_proj, v_proj, down_proj], dropout: 0.1}")
+    assert float(dropping["memory per rank of sft"].split()[1]) > float(adapted["memory per rank of sft"].split()[1])
 
 
 def test_milestones_and_a_continued_checkpoint_are_shown(tmp_path: Path) -> None:

@@ -247,6 +247,68 @@ def lines_seen(entries: Entries) -> object:
     return bool(known & {"first", "both"}), bool(known & {"both", "last"}), len(entries)
 
 
+OWN_TASK = """
+task: {task}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{task} asks: {{{{question}}}}"
+doc_to_choice: "{{{{choices.text}}}}"
+doc_to_target: "{{{{choices.label.index(answerKey)}}}}"
+metric_list:
+  - metric: acc
+"""
+"""A YAML task in lm-eval's form."""
+
+
+def question(number: int, word: str) -> dict[str, Any]:
+    choices = {"text": [f"by the {word}", "nowhere at all"], "label": ["A", "B"]}
+    return {
+        "question": f"Where in the wide valley is {word} number {number} to be found?",
+        "choices": choices,
+        "answerKey": "AB"[number % 2],
+    }
+
+
+def place_task_data(folder: Path, entries: Entries) -> list[str]:
+    """Writes the files of one task, and the YAML of the task beside their folders."""
+    values = files_by(partial(lines_of, question, 3))(folder, entries)
+    (folder / "mine.yaml").write_text(OWN_TASK.format(task="mine"))
+    return values
+
+
+def task_data_config(files: list[str]) -> dict[str, Any]:
+    own = str(Path(files[0]).parents[1] / "mine.yaml")
+    return {"lm_eval": {"own": [own], "data": {"mine": files}}, "max_bad_records": 9}
+
+
+def place_own_tasks(folder: Path, entries: Entries) -> list[str]:
+    """Writes YAML tasks with the names of their contents, and the one file that all of them read."""
+    values = files_by(lambda content: OWN_TASK.format(task=content))(folder, entries)
+    jsonl(folder / "test.jsonl", [question(number, "river") for number in range(3)])
+    return values
+
+
+def own_tasks_config(files: list[str]) -> dict[str, Any]:
+    data = str(Path(files[0]).parents[1] / "test.jsonl")
+    tasks = dict.fromkeys(
+        line.partition(": ")[2]
+        for file in files
+        for line in Path(file).read_text(encoding="utf-8").splitlines()
+        if line.startswith("task:")
+    )
+    return {"lm_eval": {"own": files, "data": dict.fromkeys(tasks, [data])}}
+
+
+def place_harness(folder: Path, entries: Entries) -> list[str]:
+    """Writes metadata of another version of lm-eval before that of the installed one, whose files stay the ones that are read."""
+    for entry in entries:
+        info = folder / f"lm_eval-{entry.content}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lm-eval\nVersion: {entry.content}\n")
+        (info / "RECORD").write_text(f"{info.name}/METADATA,,\n")
+    return [str(path) for path in place_task_data(folder, (Entry("test.jsonl", "plain"),))]
+
+
 NO_RULES = {rules: {"enabled": False} for rules in ("url", "gopher_repetition", "gopher_quality", "c4", "fineweb")}
 NAMES = ("arc.jsonl", "quiz.jsonl", "arc.v2.jsonl")
 CASES: dict[str, Case] = {
@@ -257,6 +319,17 @@ CASES: dict[str, Case] = {
     "benchmarks.docstrings.packages": Case(
         benchmarks.STAGE, ("alpha", "beta"), ("1.0", "2.0"), place_packages,
         lambda packages: {"docstrings": {"packages": packages, "items": 4}, "ngram_words": 4, "min_words": 4}, list,
+    ),
+    "benchmarks.lm_eval.data": Case(
+        benchmarks.STAGE, ("test.jsonl", "test-1.jsonl", "more.test.jsonl"), ("plain", "broken", "more"), place_task_data, task_data_config,
+        lambda entries: [(e.content, e.name if e.content == "broken" else "") for e in entries], spare=UNREAD, examples=1,
+    ),
+    "benchmarks.lm_eval.own": Case(
+        benchmarks.STAGE, ("mine.yaml", "yours.yaml", "third.yaml"), ("alpha", "beta", "gamma"), place_own_tasks, own_tasks_config, list, examples=1,
+    ),
+    "benchmarks.lm_eval.harness": Case(
+        benchmarks.STAGE, ("lm-eval",), ("98.0", "99.0"), place_harness, task_data_config, lambda entries: "the same files", single=True, examples=1,
+        spare="the version of lm-eval is in the key, whatever of it a task reads",
     ),
     "conversations.files": Case(
         conversations.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, chat, 20)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Mapping
@@ -13,20 +14,24 @@ import torch
 from torch import Tensor
 
 from stages.evaluation import export
-from stages.questions.receipts import receipt_faults
-from stages.record.contract.declaration import Artifact
+from stages.questions.receipts import receipt_faults, windows_of
+from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.recipe import validated
+from stages.record.contract.runtime import Runtime
 from stages.record.run.runner import Event
 from stages.training import dpo, reference, sft
 from stages.training.checkpoints import checkpoint
+from stages.training.checkpoints.convert import hugging_face_config
+from stages.training.checkpoints.import_model import import_checkpoint
 from stages.training.checkpoints.lora_adapter import ADAPTER
-from stages.training.checkpoints.snapshot_folders import ADAPTERS
+from stages.training.checkpoints.snapshot_folders import ADAPTERS, name_of
 from stages.training.model.config import LORA_TARGETS, Lora, ModelConfig, read_model_config
 from stages.training.model.flops import flops_per_token, lora_parameters, matmul_parameters
 from stages.training.model.llama import Llama, add_adapters
 from tests.conftest import run_stage
 from tests.stages.conftest import DPO, RUNTIME, SFT, Chain
+from tests.stages.made import artifact
 from tests.stages.test_pretrain import ranks_below
 
 pytestmark = pytest.mark.long
@@ -101,7 +106,8 @@ def test_stage_ranks_and_precision_change_no_more_than_rounding(
         assert (found[name] - weight).abs().max() <= tolerance * (weight - before[name]).abs().max(), name
 
 
-def test_a_killed_training_goes_on_to_the_same_bits(chain: Chain, adapted: Artifact, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_killed_training_goes_on_to_the_same_bits(chain: Chain, adapted: Artifact, tmp_path: Path, dropout: float) -> None:
     killed: list[bool] = []
 
     class Killer(list[Event]):
@@ -112,14 +118,65 @@ def test_a_killed_training_goes_on_to_the_same_bits(chain: Chain, adapted: Artif
                 for rank in ranks_below(os.getpid()):
                     os.kill(rank, signal.SIGKILL)
 
+    lora = {**LORA, "dropout": dropout}
     with pytest.raises(StageError, match="ended by signal SIGKILL"):
-        tuned(chain, tmp_path, events=Killer())
+        tuned(chain, tmp_path, events=Killer(), lora=lora)
     events: list[Event] = []
-    found = tuned(chain, tmp_path, events=events)
+    found = tuned(chain, tmp_path, events=events, lora=lora)
     assert any("continues from step 2" in event.values.get("line", "") for event in events)
+    whole = tuned(chain, chain.home, lora=lora) if dropout else adapted
     for folder in (ADAPTERS, "checkpoint"):
-        given, other = weights(found, folder), weights(adapted, folder)
+        given, other = weights(found, folder), weights(whole, folder)
         assert given.keys() == other.keys() and all(torch.equal(given[name], other[name]) for name in given)
+
+
+def test_dropout_changes_the_training_and_not_its_evaluation(chain: Chain, adapted: Artifact, tmp_path: Path) -> None:
+    """Neither ranks nor micro-batches nor recomputation change what is dropped: each other choice would move the weights by far more."""
+    lora = {**LORA, "dropout": 0.3}
+    dropped, whole, before = tuned(chain, chain.home, lora=lora), weights(adapted), weights(chain.pretrained)
+    expected = weights(dropped)
+    changed = {name: (expected[name] - whole[name]).abs().max() for name in expected}
+    for runtime in (
+        {"cpu_ranks": 2, "recompute": "block", "micro_batch_size": 2},
+        {"zero_stage": 1, "recompute": "feed_forward", "micro_batch_size": 8},
+    ):
+        found = weights(tuned(chain, tmp_path, runtime, lora=lora))
+        for name, weight in expected.items():
+            assert (found[name] - weight).abs().max() <= 1e-3 * (weight - before[name]).abs().max(), name
+    assert max(float(change) for change in changed.values()) > 1e-2 * max(
+        float((expected[name] - before[name]).abs().max()) for name in expected
+    )
+    inputs = {"checkpoint": dropped, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+    again = run_stage(sft.STAGE, {**SETTINGS, "lora": None, "budget": {"steps": 1}, "warmup_steps": 0}, inputs, chain.home, runtime=RUNTIME)
+    assert again.summary["validation_loss_before"] == pytest.approx(dropped.summary["validation_loss"], rel=1e-5)
+    assert json.loads((dropped.path / ADAPTER / "adapter_config.json").read_text())["lora_dropout"] == 0.3
+
+
+def test_milestones_are_merged_models_and_every_window_can_be_trained_again(chain: Chain, tmp_path: Path) -> None:
+    lora = {**LORA, "dropout": 0.3}
+    kept = tuned(chain, chain.home, lora=lora, milestone_every_steps=2)
+    last, before = tuned(chain, chain.home, lora=lora), weights(chain.pretrained)
+    assert all(torch.equal(tensor, weights(kept)[name]) for name, tensor in weights(last).items())
+    for step in (2, 4):
+        adapters, merged = weights(kept, f"adapter_milestones/{name_of(step)}"), weights(kept, f"milestones/{name_of(step)}")
+        assert checkpoint.verify(kept.path / "adapter_milestones" / name_of(step)).step == step
+        for name, weight in before.items():
+            down, up = (adapters.get(f"{name.removesuffix('.weight')}.adapter.{half}") for half in ("down", "up"))
+            assert torch.allclose(merged[name], weight if down is None or up is None else weight + 2.0 * (up @ down), atol=1e-7)
+    assert {"milestones", "adapter_milestones", ADAPTERS, ADAPTER} <= set(kept.manifest["identity"])
+    assert receipt_faults(kept, intact=True) == [] and windows_of(kept) == 3
+    ctx = Context(
+        node="sft", seed=7, runtime=Runtime.model_validate(kept.manifest["runtime"]), scratch=tmp_path, cache=tmp_path,
+        progress=lambda *values: None, log=lambda line: None, drop=lambda *values: None, files=lambda field: (),
+    )  # fmt: skip
+    inputs = {"checkpoint": chain.pretrained, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+    assert sft.STAGE.replay
+    found = sft.STAGE.replay(sft.SftConfig.model_validate(kept.manifest["config"]), inputs, ctx, kept, [0, 1, 2])
+    assert [(one.first_step, one.last_step, one.state, one.what) for one in found] == [
+        (1, 2, "equal", ""),
+        (3, 4, "equal", ""),
+        (5, 6, "equal", ""),
+    ]
 
 
 def exported(chain: Chain, checkpoint_: Artifact, node: str) -> Path:
@@ -147,9 +204,46 @@ def test_peft_reads_the_adapter_over_an_export_of_the_base(chain: Chain, adapted
         assert torch.allclose(theirs, merged, atol=1e-5)
 
 
+SHAPE = {"vocab_size": 320, "num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48,
+         "max_position_embeddings": 96}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "changes"), [
+    ("Qwen3ForCausalLM", {"qk_norm": True, "head_dim": 10, "tie_word_embeddings": True}),
+    ("LlamaForCausalLM", {"tie_word_embeddings": True, "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8}}),
+    ("SmolLM3ForCausalLM", {"rope_free_layers": [1], "tie_word_embeddings": True}),
+    ("Olmo2ForCausalLM", {"norm_placement": "after", "qk_norm": True}),
+    ("Lfm2ForCausalLM", {"qk_norm": True, "conv_layers": [0, 2], "tie_word_embeddings": True}),
+])  # fmt: skip
+def test_peft_over_a_published_folder_is_the_merged_export(chain: Chain, tmp_path: Path, family: str, changes: dict[str, Any]) -> None:
+    """The folder is the one that was imported, as transformers' classes of the family write it. LFM2 has layers without attention."""
+    import transformers
+    from peft import PeftModel
+
+    shape = ModelConfig(**{**SHAPE, **changes})
+    torch.manual_seed(2)
+    model = getattr(transformers, family)(hugging_face_config(shape, {"bos": 1, "eos": 2, "pad": 3}, "float32"))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 1.0 if parameter.ndim == 1 else 0.0, 0.1)
+    model.save_pretrained(published := tmp_path / "published")
+    import_checkpoint(published / "config.json", sorted(published.glob("*.safetensors")), tmp_path / "imported")
+    base = artifact(tmp_path / "imported", "checkpoint")
+    inputs = {"checkpoint": base, "conversations": chain.conversations, "tokenizer": chain.tokenizer}
+    settings = {**SETTINGS, "lora": {"rank": 2, "alpha": 3.0, "dropout": 0.1}, "budget": {"steps": 3}, "eval_every_steps": 0}
+    trained = run_stage(sft.STAGE, settings, inputs, tmp_path, runtime=RUNTIME)
+    ids = torch.randint(300, (2, 96), generator=torch.Generator().manual_seed(1))
+    merged_folder = run_stage(export.STAGE, {}, {"checkpoint": trained, "tokenizer": chain.tokenizer}, tmp_path, node="export@sft").path
+    under, over = (transformers.AutoModelForCausalLM.from_pretrained(folder).eval() for folder in (published, merged_folder))
+    assert type(over).__name__ == family
+    with torch.no_grad():
+        plain, merged = under(ids).logits, over(ids).logits
+        theirs = PeftModel.from_pretrained(under, trained.path / ADAPTER).eval()(ids).logits
+    assert (plain - merged).abs().max() > 1e-2 and torch.allclose(theirs, merged, atol=1e-5)
+
+
 def test_what_is_refused() -> None:
-    with pytest.raises(RecipeError, match="lora keeps no milestones"):
-        validated(sft.SftConfig, {**SETTINGS, "milestone_every_steps": 2}, "sft", "test")
+    with pytest.raises(RecipeError, match="dropout"):
+        validated(sft.SftConfig, {**SETTINGS, "lora": {**LORA, "dropout": 1.0}}, "sft", "test")
     with pytest.raises(RecipeError, match="targets"):
         validated(dpo.DpoConfig, {**DPO, "lora": {**LORA, "targets": ["query"]}}, "dpo", "test")
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypedDict
 
+from stages.evaluation.statistics.clusters import HOW
 from stages.evaluation.statistics.verdicts import ALPHA, CONFIDENCE, Verdict, VerdictOutcome, count_outcomes
 
 BODY = """
@@ -122,7 +123,7 @@ def _cell(text: str) -> str:
 NOTE = (
     f"Outcomes follow from the two-sided p value after Holm's correction over the claims of a table, at a level of {ALPHA:.0%}. "
     f"± is one standard error of the difference; the interval covers {CONFIDENCE:.0%} for one claim alone. A positive difference speaks for "
-    "the claim. All tests treat items, documents and pairs as independent."
+    f"the claim. n counts observations. {HOW}"
 )
 
 MACRO = """

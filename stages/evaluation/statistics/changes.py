@@ -1,10 +1,9 @@
 """What a later training changed: every main score of a model against the models before it, and how probable it finds the right answers.
 
-Guarantee: a change is tested on values of the same items, corrected over all that are returned (Holm). The items of a cluster count as one
-observation, in the error and in the test: those of one task of a group (a subject of mmlu), and the tokens of one document.
-Items of other tasks are taken as independent, because nothing records which passage they share.
+Guarantee: a change is tested on values of the same items, corrected over all that are returned (Holm). The items of a cluster
+(stages/evaluation/statistics/clusters.py) count as one observation, in the error and in the test.
 Cost: a sign-flip test each (stages/evaluation/statistics/verdicts.py): 1 ms per cluster, score and two models.
-Source: Miller 2024, arXiv 2411.00640 (paired differences and clustered errors): the error is that of a ratio of sums over clusters.
+Source: Miller 2024, arXiv 2411.00640 (paired differences).
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from stages.evaluation.statistics import verdicts
+from stages.evaluation.statistics import clusters, verdicts
 from stages.evaluation.statistics.claims import OTHER_ITEMS, VALIDATION, ModelScores
+from stages.evaluation.statistics.clusters import ItemMetrics
 from stages.evaluation.statistics.verdicts import Verdict, VerdictOutcome
 
 ANSWER_BITS = "answer_bits_per_byte"
 """The metric of every task that says how probable the right answer is: -log2 of its probability over the bytes of its text, mean over the items.
 It shows forgetting that the share of right answers hides."""
-ItemMetrics = Mapping[tuple[str, str], Mapping[str, float]]
-"""(task, metric) -> item -> value of this item."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,11 @@ def _tested(task: str, main: str, ours: ItemMetrics, theirs: ItemMetrics, seed: 
     sizes = ours.get((task, "bytes"), {}) if task == VALIDATION else dict.fromkeys(new, 1.0)
     if not new or not new.keys() == old.keys() == sizes.keys():
         return verdicts.untested(claim, metric, 0, OTHER_ITEMS)
-    clusters: dict[str, int] = {}
-    number = [clusters.setdefault(_cluster(item, main, ours), len(clusters)) for item in new]
     gains = np.array([old[item] - new[item] if lower else new[item] - old[item] for item in new]) / (
         math.log(2) if task == VALIDATION else 1
     )
-    of_clusters = np.bincount(number, gains), np.bincount(number, [sizes[item] for item in new])
-    return verdicts.sign_flip_test(claim, metric, *of_clusters, seed)
+    gained, size = clusters.sums(list(new), main, ours, gains, np.array([sizes[item] for item in new]))
+    return verdicts.sign_flip_test(claim, metric, gained, size, seed)
 
 
 def _values(task: str, main: str, metric: str, values: ItemMetrics) -> Mapping[str, float]:
@@ -103,9 +99,3 @@ def _values(task: str, main: str, metric: str, values: ItemMetrics) -> Mapping[s
         return values.get(name, {})
     parts = ((item, item.partition("/")) for item in values.get((task, main), {}))
     return {item: values[member, metric][one] for item, (member, _, one) in parts if one in values.get((member, metric), {})}
-
-
-def _cluster(item: str, main: str, values: ItemMetrics) -> str:
-    """Returns the cluster of an item: of a group's item its task, else the item."""
-    member, slash, one = item.partition("/")
-    return member if slash and one in values.get((member, main), {}) else item

@@ -2,6 +2,8 @@
 
 Guarantee: a claim is only tested on values of single items, documents or pairs. A mean alone shows nothing, so its claim stays untested.
 There are two families, each corrected separately: the required claims about the models, and further comparisons. Strings and arrays only.
+What is one observation says stages/evaluation/statistics/clusters.py; where items share one, a sign-flip test over the clusters takes the
+place of the exact tests over items.
 Cost: that of the tests in stages/evaluation/statistics/verdicts.py.
 """
 
@@ -14,7 +16,7 @@ from typing import TypeAlias, TypedDict
 
 import numpy as np
 
-from stages.evaluation.statistics import verdicts
+from stages.evaluation.statistics import clusters, verdicts
 from stages.evaluation.statistics.verdicts import Verdict
 
 VALIDATION = "validation"
@@ -62,7 +64,7 @@ def required_claims(models: Mapping[str, ModelScores], dpo: DpoSummary, seed: in
     """
     found = _against_baselines(models, seed, required=True)
     if sft := models.get("sft"):
-        found += [_against_chance(score, score["chance"], sft) for score in sft.scores if score["gate"] and score["chance"]]
+        found += [_against_chance(score, score["chance"], sft, seed) for score in sft.scores if score["gate"] and score["chance"]]
     return verdicts.holm([*found, *_margin_signs(dpo)])
 
 
@@ -78,7 +80,7 @@ def comparisons(models: Mapping[str, ModelScores], dpo: DpoSummary, seed: int) -
     """
     found = _against_baselines(models, seed, required=False)
     for before, after in (pair for pair in STEPS if models.keys() >= set(pair)):
-        found += _more_right_answers(before, after, models)
+        found += _more_right_answers(before, after, models, seed)
         if all((VALIDATION, "nll") in models[name].values for name in (before, after)):
             found.append(_fewer_bits(before, after, models, seed))
     return verdicts.holm([*found, *_means_of_dpo(dpo)])
@@ -113,14 +115,18 @@ def _bits(claim: str, about: ModelScores, ours: Mapping[str, float], theirs: Map
     return verdicts.sign_flip_test(claim, unit, gains, _column(size, documents), seed)
 
 
-def _against_chance(score: ScoreEntry, chance: float, model: ModelScores) -> Verdict:
+def _against_chance(score: ScoreEntry, chance: float, model: ModelScores, seed: int) -> Verdict:
     claim = f"The sft model beats chance on {score['task']} ({score['metric']})"
     right = model.values.get((score["task"], score["metric"]), {})
+    items = list(right)
+    gains, sizes = clusters.sums(items, score["metric"], model.values, _column(right, items) - chance, np.ones(len(items)))
+    if len(sizes) < len(items):
+        return verdicts.sign_flip_test(claim, "accuracy", gains, sizes, seed)
     test = f"exact binomial test against {chance:.3g}"
     return verdicts.binomial_test(claim, "accuracy", test, round(sum(right.values())), len(right), chance)
 
 
-def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScores]) -> Iterator[Verdict]:
+def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScores], seed: int) -> Iterator[Verdict]:
     """Yields one verdict per task whose primary metric counts right answers."""
     for score in models[after].scores:
         task, metric = score["task"], score["metric"]
@@ -129,10 +135,15 @@ def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScore
         claim = f"The {after} model answers more of {task} right than the {before} model ({metric})"
         ours, theirs = models[after].values.get((task, metric), {}), models[before].values.get((task, metric), {})
         items = list(ours)
-        if ours.keys() == theirs.keys():
-            yield verdicts.mcnemar_test(claim, "accuracy", _column(ours, items), _column(theirs, items))
-        else:
+        if ours.keys() != theirs.keys():
             yield verdicts.untested(claim, "accuracy", 0, OTHER_ITEMS)
+            continue
+        new, old = _column(ours, items), _column(theirs, items)
+        gains, sizes = clusters.sums(items, metric, models[after].values, new - old, np.ones(len(items)))
+        if len(sizes) < len(items):
+            yield verdicts.sign_flip_test(claim, "accuracy", gains, sizes, seed)
+        else:
+            yield verdicts.mcnemar_test(claim, "accuracy", new, old)
 
 
 def _margin_signs(dpo: DpoSummary) -> Iterator[Verdict]:

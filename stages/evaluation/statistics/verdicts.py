@@ -2,8 +2,7 @@
 
 Guarantee: every verdict names its test, its number of pairs and its p value, or says why no test was made. The outcome follows from the
 corrected p value and the sign of the difference alone. The same values and the same seed give the same verdict. All tests are two-sided at
-a level of 5 %. All tests treat the pairs as independent. Where several items come from one document, the true error is larger (Miller 2024
-clusters them; the side tables of evaluate do not record the document of an item).
+a level of 5 %. All tests treat the pairs as independent: the caller passes sums over clusters (stages/evaluation/statistics/clusters.py).
 Cost: binomial and McNemar test under a millisecond; the sign-flip test 0.6 ms per pair.
 Source: Dietterich 1998 (McNemar for two classifiers on the same items); Dror et al. 2018, ACL P18-1128 (which test for which measure);
 Miller 2024, arXiv 2411.00640 (paired differences and their errors). Each function cites the source of its test.
@@ -51,7 +50,7 @@ class Verdict:
         unit: Unit of the difference.
         standard_error: Standard error of the difference.
         interval: Confidence interval of the difference, 95 %, for this claim alone.
-        pairs: Number of items, documents or preference pairs.
+        pairs: Number of observations: clusters of items, documents or preference pairs.
         test: Name of the test; "" without a test, and then `note` says why.
         p: Two-sided p value.
         p_adjusted: p value after the correction for the other claims of its family (see `holm`); before the correction, p.

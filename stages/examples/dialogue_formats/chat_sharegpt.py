@@ -30,7 +30,11 @@ class ShareGptFormat(DialogueFormat[Messages]):
     def value(self, record: Mapping[str, JsonValue]) -> Messages:
         """Returns the chat of a record; see DialogueFormat.value."""
         (field,) = self.fields
-        turns = record[field]
-        first = turns[0] if isinstance(turns, list) and turns else None
-        named = ("role", "content") if isinstance(first, dict) and "role" in first else ("from", "value")
-        return with_system(record, checked_conversation(read_turns(turns, field, *named, roles=SPEAKERS, weighed=True)))
+        return with_system(record, checked_conversation(read_named_turns(record[field], field, weighed=True)))
+
+
+def read_named_turns(turns: JsonValue, field: str, weighed: bool = False) -> Messages:
+    """Returns a list of {"from", "value"} or {"role", "content"} as messages, by the names in its first turn; see `read_turns`."""
+    first = turns[0] if isinstance(turns, list) and turns else None
+    named = ("role", "content") if isinstance(first, dict) and "role" in first else ("from", "value")
+    return read_turns(turns, field, *named, roles=SPEAKERS, weighed=weighed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from stages.examples.dialogue_formats.dialogue_format import DialogueFormat
 from stages.examples.dialogue_formats.pair_helpsteer import FIELDS, HelpSteerFormat
 from stages.examples.dialogue_formats.pair_hh_rlhf import HhRlhfFormat
+from stages.examples.dialogue_formats.pair_history import HistoryPairFormat
 from stages.examples.dialogue_formats.pair_messages import MessagePairFormat
 from stages.examples.dialogue_formats.pair_nectar import NectarFormat
 from stages.examples.dialogue_formats.pair_prompt import PromptPairFormat
@@ -21,6 +22,8 @@ PAIR_FORMATS: tuple[DialogueFormat[Pair], ...] = (
     PromptPairFormat("instruction_pair", ("instruction", "chosen", "rejected"), ("input", "system")),
     PromptPairFormat("orca", ("question", "chosen", "rejected"), ("system",)),
     MessagePairFormat("message_pair", ("chosen", "rejected"), ("system",)),
+    HistoryPairFormat("sharegpt_pair", ("conversations", "chosen", "rejected"), ("system",)),
+    HistoryPairFormat("history_pair", ("messages", "chosen", "rejected"), ("system",)),
     HhRlhfFormat("hh_rlhf", ("chosen", "rejected"), ("prompt", "system")),
     UltraFeedbackFormat("ultrafeedback", ("instruction", "completions"), ("system",)),
     NectarFormat("nectar", ("prompt", "answers"), ("system",)),

@@ -51,9 +51,9 @@ def named_checkpoint(home: Path, value: str, where: str) -> ExternalFile:
 
 
 def steps_of(artifact: Artifact) -> list[int]:
-    """Returns the steps whose checkpoint an artifact holds, in order: its milestones, and the last step."""
+    """Returns the steps whose checkpoint an artifact holds, in order: its milestones, and the published step, as a rule the last."""
     found = (MILESTONE.fullmatch(file["path"]) for file in manifest.files_of(artifact))
-    last = artifact.summary.get("steps")
+    last = artifact.summary.get("published_step", artifact.summary.get("steps"))
     return sorted({*(int(one[1]) for one in found if one), int(last) if isinstance(last, int) else 0})
 
 

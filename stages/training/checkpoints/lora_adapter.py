@@ -73,7 +73,7 @@ def write_adapter(shape: ModelConfig, lora: Lora, adapters: Path, folder: Path) 
     matrices = (f"blocks.0.{LORA_TARGETS[target]}.weight" for target in lora.targets)
     config = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": None, "inference_mode": True, "bias": "none",
-        "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": 0.0, "fan_in_fan_out": False, "init_lora_weights": True,
+        "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout, "fan_in_fan_out": False, "init_lora_weights": True,
         "target_modules": [hugging_face_name(name, shape).split(".")[-2] for name in matrices],
     }  # fmt: skip
     folder.mkdir()

@@ -191,16 +191,17 @@ def losses_digest(lines: Sequence[MetricLine]) -> str:
 
 
 def kept_checkpoints(folder: Path) -> list[tuple[int, Path]]:
-    """Returns (step, folder) of the checkpoints that an artifact holds, in order: its milestones, and the last one, with LoRA that of the adapters.
+    """Returns (step, folder) of the checkpoints that an artifact holds, in order: its milestones and the published one, with LoRA those of the adapters.
 
     Raises:
-        ReceiptError: A folder's name or the last checkpoint's trainer.json has no step.
+        ReceiptError: A folder's name or the published checkpoint's trainer.json has no step.
     """
     try:
-        found = sorted((int(path.name.removeprefix("step-")), path) for path in (folder / "milestones").glob("step-*"))
-        adapters = folder / snapshot_folders.ADAPTERS
-        last = adapters if adapters.is_dir() else folder / "checkpoint"
-        return [*found, (int(_read(last / "trainer.json")["step"]), last)]
+        published, milestones = folder / snapshot_folders.ADAPTERS, snapshot_folders.adapter_milestones(folder)
+        if not published.is_dir():
+            published, milestones = folder / "checkpoint", snapshot_folders.milestones(folder)
+        found = [(int(path.name.removeprefix("step-")), path) for path in milestones.glob("step-*")]
+        return sorted([*found, (int(_read(published / "trainer.json")["step"]), published)])
     except (ValueError, KeyError, TypeError) as error:
         raise ReceiptError(f"The steps of the checkpoints cannot be read: {error}.") from None
 

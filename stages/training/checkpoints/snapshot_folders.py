@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 ADAPTERS = "adapter_checkpoint"
-"""Folder of an artifact in which the last checkpoint of a training with LoRA is. The folder checkpoint/ has the merged weights."""
+"""Folder of an artifact in which the published checkpoint of a training with LoRA is. The folder checkpoint/ has the merged weights."""
 SNAPSHOT = re.compile(r"step-(\d{10})")
 
 
@@ -23,8 +23,13 @@ def root(scratch: Path) -> Path:
 
 
 def milestones(artifact: Path) -> Path:
-    """Returns the folder of the milestones of an artifact."""
+    """Returns the folder of the milestones of an artifact; with LoRA they have the merged weights."""
     return artifact / "milestones"
+
+
+def adapter_milestones(artifact: Path) -> Path:
+    """Returns the folder of the milestones of a training with LoRA, as the training left them: adapters and their optimizer state."""
+    return artifact / "adapter_milestones"
 
 
 def name_of(step: int) -> str:

@@ -114,6 +114,7 @@ class RankJob:
         token_bytes: Path of a .npy file, int64 [V]: UTF-8 bytes of each token id; empty records no bits per byte.
         samples: The texts that the model continues; None for none.
         lora: What is trained in place of all weights; None trains all. The checkpoints hold the adapters alone.
+        keep_best: Whether the step with the least validation loss is published as checkpoint/, and the last one as a milestone.
         stop_after: The step after which the ranks stop with a snapshot and publish nothing; 0 trains to the end (training/loop/replay.py).
         blame: Step whose batch is judged after a replay of those before (training/measures/judged_step.py); 0 trains to the end.
     """
@@ -138,6 +139,7 @@ class RankJob:
     token_bytes: str = field(default="", metadata=OBSERVING)
     samples: TextSamples | None = field(default=None, metadata=OBSERVING)
     lora: Lora | None = field(default=None, metadata=DECIDING)
+    keep_best: bool = field(default=False, metadata=OBSERVING)
     stop_after: int = field(default=0, metadata=OBSERVING)
     blame: int = field(default=0, metadata=OBSERVING)
 
@@ -154,8 +156,8 @@ class RankJob:
 
     @property
     def milestones(self) -> tuple[int, ...]:
-        """The steps after which this job keeps a milestone, in order; none with LoRA, because its checkpoints are no models."""
-        return () if self.lora else self.training.milestones(self.steps, self.continuation.step)
+        """The steps after which this job keeps a milestone, in order."""
+        return self.training.milestones(self.steps, self.continuation.step)
 
     def accumulation(self) -> int:
         """Returns the largest number of micro-batches per step and rank.

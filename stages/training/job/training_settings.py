@@ -173,19 +173,28 @@ class TrainingSettings(StageConfig):
         return "warmup_steps=null" if self.warmup_steps is not None and not self.schedule.fault(steps, derived) else ""
 
 
-class LoraTraining(TrainingSettings):
-    """Base class of the sections that can train adapters in place of all weights."""
+class FineTuning(TrainingSettings):
+    """Base class of sft and dpo: which step they publish, and whether they train adapters in place of all weights."""
+
+    keep: Literal["last", "best"] = Field("last", decides=False)
+    """The step whose checkpoint is published. best: the one with the least validation loss, of equal ones the first, among the steps after which
+    there is an evaluation (eval_every_steps, and the last step; the start is none of them). With best, the last step stays as a milestone."""
 
     lora: Lora | None = Field(None, decides=True)
     """Low-rank adapters that are trained in place of all weights; null trains all. Gradients and the optimizer's state are of the adapters alone.
     The artifact has them in adapter/ as peft reads them, over an export of the model that this stage starts from; checkpoint/ is the merged
-    model. There are no milestones. A learning rate ten times as high as without is usual."""
+    model, and so is each milestone. A learning rate ten times as high as without is usual."""
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the step with the least validation loss is published."""
+        return self.keep == "best"
 
     @model_validator(mode="after")
-    def _no_milestones_of_adapters(self) -> Self:
-        if self.lora and self.milestone_every_steps:
+    def _has_steps_to_choose_from(self) -> Self:
+        if self.keeps_best and self.eval_every_steps == 0:
             raise ValueError(
-                "lora keeps no milestones, because a checkpoint of adapters alone is no model; set milestone_every_steps to 0."
+                "keep: best chooses among evaluated steps, but eval_every_steps 0 evaluates only the last; set eval_every_steps."
             )
         return self
 

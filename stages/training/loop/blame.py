@@ -26,7 +26,7 @@ from stages.training.launch.events import EventWriter, StepDone
 from stages.training.launch.heartbeat import Activity
 from stages.training.loop.forward_only import forward
 from stages.training.loop.starting_weights import load
-from stages.training.loop.training_loop import Run, open_run, train_step
+from stages.training.loop.training_loop import Run, keys_of, open_run, train_step
 from stages.training.losses.loss import to_torch
 from stages.training.measures.judged_step import JudgedStep, PieceGradient, write_judged
 from stages.training.measures.metrics import finite
@@ -138,7 +138,7 @@ def _gradient(step: _Step, pieces: Sequence[_Piece]) -> tuple[float, float]:
         batch = _only(batch, wanted)
         if alone and pieces[0].segment != WHOLE:
             batch = _cut(batch, pieces[0].segment)
-        loss, _ = forward(engine, run.loss, to_torch(batch, engine.device))
+        loss, _ = forward(engine, run.loss, to_torch(batch, engine.device, keys_of(run.job, batch, step.number)))
         engine.ds_engine.backward(loss * (engine.ranks / step.units), scale_wrt_gas=False)
         if not last:
             engine.ds_engine.step()

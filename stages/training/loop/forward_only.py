@@ -27,7 +27,11 @@ from stages.training.zero.engine import Engine
 
 def forward(engine: Engine, loss: Loss, batch: TorchBatch) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the sum of the loss over a batch on the engine's device, and the sums of its metrics."""
-    return engine.ds_engine(batch.tokens, batch.positions, batch.bounds, lambda hidden, head: loss.sums(hidden, head, batch))  # type: ignore[no-any-return]
+
+    def sums(hidden: Tensor, head: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return loss.sums(hidden, head, batch)
+
+    return engine.ds_engine(batch.tokens, batch.positions, batch.bounds, sums, batch.dropout_keys)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

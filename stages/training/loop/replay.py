@@ -92,8 +92,8 @@ def _rewinds_before(rewinds: Sequence[Rewind], step: int) -> Sequence[Rewind]:
 
 
 def _snapshots(folder: Path, fingerprint: str, rewinds: Sequence[Rewind]) -> Iterator[tuple[int, Path]]:
-    """Yields (finished steps, folder) of the job's snapshots below a folder. Their files are verified when they are read."""
-    for place in (snapshot_folders.root(folder), snapshot_folders.milestones(folder)):
+    """Yields (finished steps, folder) of the job's snapshots below a folder; merged weights are none. Their files are verified when they are read."""
+    for place in (snapshot_folders.root(folder), snapshot_folders.milestones(folder), snapshot_folders.adapter_milestones(folder)):
         for step in snapshot_folders.steps_in(place):
             path = place / snapshot_folders.name_of(step)
             try:

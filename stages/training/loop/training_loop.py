@@ -28,6 +28,7 @@ from torch import Tensor
 from stages.training.checkpoints import checkpoint, rewinds, snapshot_folders, snapshots
 from stages.training.checkpoints.rewinds import Rewind, leaves_out, read_rewinds
 from stages.training.checkpoints.snapshot_writer import SnapshotWriter
+from stages.training.data.dropout_keys import dropout_keys
 from stages.training.data.order import Order
 from stages.training.data.prefetch import StepPrefetch
 from stages.training.data.reader import Batch, SequenceReader, padded_passes
@@ -40,8 +41,9 @@ from stages.training.launch.stop_request import stop_requested
 from stages.training.loop.forward_only import evaluate, forward
 from stages.training.loop.starting_weights import load
 from stages.training.losses.loss import Loss, TorchBatch, on_host
+from stages.training.measures.best_step import best_step
 from stages.training.measures.greedy_samples import continued_prompts
-from stages.training.measures.metrics import SAMPLED, MetricsFile, finite, open_metrics, read_metrics
+from stages.training.measures.metrics import SAMPLED, MetricLine, MetricsFile, finite, open_metrics, read_metrics
 from stages.training.measures.step_figures import StepWork, bits_per_byte, peak_memory_bytes, peak_of_ranks, speed, work_of
 from stages.training.measures.update_ratio import LAYER_GROUPS, copied_weights, update_ratios
 from stages.training.zero.engine import Engine
@@ -100,6 +102,7 @@ class Run:
         upcoming: The micro-batches of each step of this rank, read one step ahead.
         token_bytes: UTF-8 bytes of each token id, int64 [V]; None if the job does not name them.
         rewinds: The rewinds that were decided before this process started.
+        evaluations: The evaluations up to now, as lines of the metrics file.
     """
 
     job: RankJob
@@ -114,6 +117,7 @@ class Run:
     upcoming: StepPrefetch[StagedBatch]
     token_bytes: np.ndarray | None
     rewinds: tuple[Rewind, ...]
+    evaluations: list[MetricLine]
 
     @property
     def loss(self) -> Loss:
@@ -178,8 +182,9 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             _sample(run, job.samples, step + 1)
             clock = time.monotonic()
         due = settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0
-        if last or stops or due or step + 1 in milestones:
-            save(run, step + 1, wait=last or stops or step + 1 in milestones)
+        kept = step + 1 in milestones or (job.keep_best and best_step(run.evaluations) == step + 1)
+        if last or stops or due or kept:
+            save(run, step + 1, wait=last or stops or kept)
             clock = time.monotonic()
         if step + 1 == job.stop_after or (done.stops and not last):
             if engine.rank == 0:
@@ -322,18 +327,30 @@ def save(run: Run, step: int, wait: bool) -> None:
 
 
 def finish(run: Run) -> None:
-    """Links the files of the milestones and of the last snapshot into the artifact. Hard links keep the snapshots, so a kill loses nothing.
+    """Links the files of the milestones and of the published step into the artifact. Hard links keep the snapshots, so a kill loses nothing.
 
-    A milestone that was damaged after it was written ends in a TrainingError.
+    A snapshot before the last step that was damaged after it was written ends in a TrainingError.
+
+    Raises:
+        TrainingError: The step with the least validation loss is to be published, and no step has a finite one.
     """
     run.events.heartbeat.reach(Activity.HANDING_OVER)
+    job, published = run.job, best_step(run.evaluations) if run.job.keep_best else run.job.steps
+    if published is None:
+        raise TrainingError("keep: best has no step to choose, because no evaluation has a finite validation loss.")
     if run.engine.rank == 0:
-        out = Path(run.job.out)
-        places = {step: snapshot_folders.milestones(out) / snapshot_folders.name_of(step) for step in run.job.milestones}
-        for step in places:
+        if job.keep_best:
+            run.events.log(
+                f"publishes step {published}, which has the least validation loss of all evaluated steps; the last step is {job.steps}"
+            )
+        out = Path(job.out)
+        others = {*job.milestones, job.steps} - {published}
+        milestones = snapshot_folders.adapter_milestones(out) if job.lora else snapshot_folders.milestones(out)
+        places = {step: milestones / snapshot_folders.name_of(step) for step in sorted(others)}
+        places[published] = out / (snapshot_folders.ADAPTERS if job.lora else "checkpoint")
+        for step in places.keys() - {job.steps}:
             _refuse_damaged(run, step)
-        last = out / (snapshot_folders.ADAPTERS if run.job.lora else "checkpoint")
-        for step, place in {**places, run.job.steps: last}.items():
+        for step, place in places.items():
             shutil.rmtree(place, ignore_errors=True)  # of an earlier start, which lost a machine after it had linked them
             snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(step), place)
     run.engine.barrier()
@@ -345,6 +362,7 @@ def _evaluate(run: Run, step: int) -> None:
         return
     reader, count = SequenceReader(job.validation), settings.max_validation_sequences
     values = evaluate(run.engine, run.loss, reader, count, job.machine.eval_batch_size, run.token_bytes, run.events.heartbeat)
+    run.evaluations.append({"step": step, **values})
     _report(run, Evaluated(step, values))
 
 
@@ -362,58 +380,64 @@ def _report(run: Run, event: StepDone | Evaluated) -> None:
 
 
 def _refuse_damaged(run: Run, step: int) -> None:
-    """Compares a milestone with its record: it may be days old. A damaged one is deleted with all later snapshots, to be made again.
+    """Compares a snapshot with its record: it may be days old. A damaged one is deleted with all later snapshots, to be made again.
 
     Raises:
-        TrainingError: The milestone is damaged.
+        TrainingError: The snapshot is damaged.
     """
     try:
         checkpoint.verify(run.snapshots / snapshot_folders.name_of(step), tick=run.events.heartbeat.tick)
     except checkpoint.CheckpointError as error:
         snapshots.discard_from(run.snapshots, step)
         raise TrainingError(
-            f"The milestone of step {step} cannot be published, and it and all later snapshots were deleted: {error}"
+            f"The checkpoint of step {step} cannot be published, and it and all later snapshots were deleted: {error}"
         ) from error
 
 
 def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: MetricsFile | None, start: int) -> Run:
     """Returns a run after `start` steps; see `Run`. The order, the reader and the history follow from the job and the metrics of those steps."""
     settings = job.training
-    own = (
-        (line for line in read_metrics(Path(job.scratch) / "metrics.jsonl") if line["step"] <= start)
-        if start > job.continuation.step
-        else ()
-    )
+    lines = read_metrics(Path(job.scratch) / "metrics.jsonl") if start > job.continuation.step else []
+    own = [line for line in lines if line["step"] <= start]
+    evaluations = [line for line in own if "validation_loss" in line]
     past = history(settings.guard, chain(read_metrics(Path(job.earlier)) if job.earlier else (), own))
     order = Order(job.phases, job.seed)
     folder, rewinds = snapshot_folders.root(Path(job.scratch)), read_rewinds(Path(job.scratch), job.fingerprint())
     back = settings.guard.rewind_steps if settings.guard.action == "rewind" else 0
 
     def prune(step: int) -> None:
-        snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones, back)
+        # A later evaluation may be there already, but not its snapshot.
+        best = best_step(line for line in list(evaluations) if line["step"] <= step) if job.keep_best else None
+        snapshots.prune(folder, step, job.machine.keep_snapshots, [*job.milestones, *([best] if best else [])], back)
 
     writer = SnapshotWriter(engine, folder, job.fingerprint(), prune, events.heartbeat.tick, rewinds)
     token_bytes = np.load(job.token_bytes) if job.token_bytes else None
-    return Run(job, engine, settings, order, events, metrics, start, past, writer, _upcoming(job, engine, order), token_bytes, rewinds)
+    upcoming = _upcoming(job, engine, order)
+    return Run(job, engine, settings, order, events, metrics, start, past, writer, upcoming, token_bytes, rewinds, evaluations)
 
 
 def _upcoming(job: RankJob, engine: Engine, order: Order) -> StepPrefetch[StagedBatch]:
     """Returns the micro-batches of this rank by step. Only the thread uses the reader."""
     reader, trim_to, on_gpu = SequenceReader(job.train), job.training.loss.trim_to, job.machine.device == "cuda"
 
-    def staged(sequences: np.ndarray, seq_len: int) -> StagedBatch:
+    def staged(sequences: np.ndarray, seq_len: int, step: int) -> StagedBatch:
         batch = reader.batch(sequences, trim_to, seq_len)
-        return StagedBatch(batch, on_host(batch, pinned=on_gpu))
+        return StagedBatch(batch, on_host(batch, on_gpu, keys_of(job, batch, step)))
 
     def parts_of(step: int) -> list[Callable[[], StagedBatch]]:
         microbatch_indices = padded_passes(order.sequences_of_step(step), engine.ranks, job.machine.micro_batch_size)[:, engine.rank]
-        return [partial(staged, sequences, order.phase_of(step).seq_len) for sequences in microbatch_indices]
+        return [partial(staged, sequences, order.phase_of(step).seq_len, step) for sequences in microbatch_indices]
 
     def begins() -> None:
         if on_gpu:
             torch.cuda.set_device(engine.device)  # a thread starts on the first GPU, and pinning would open it
 
     return StepPrefetch(parts_of, job.steps, begins)
+
+
+def keys_of(job: RankJob, batch: Batch, step: int) -> np.ndarray | None:
+    """Returns the keys for dropout of a batch in a step, counted from 0; None if nothing is dropped."""
+    return dropout_keys(batch, job.seed, step) if job.lora and job.lora.dropout else None
 
 
 def _some(sequences: np.ndarray) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 from stages.record.settings import Field, StageConfig
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from torch import Tensor
 
@@ -38,6 +39,7 @@ class TorchBatch:
         targets: int64 [N], the tokens with a label, as places in the batch flattened to T tokens.
         labels: int64 [N], their labels.
         references: float32 [B, P], log-probabilities under the reference model; None without one.
+        dropout_keys: int64 [B, L], see training/data/dropout_keys.py; None where nothing is dropped.
     """
 
     tokens: Tensor
@@ -47,6 +49,7 @@ class TorchBatch:
     targets: Tensor
     labels: Tensor
     references: Tensor | None
+    dropout_keys: Tensor | None = None
 
     def at_targets(self, hidden_BLD: Tensor) -> Tensor:
         """Returns the hidden states of the tokens with a label, [N, D]."""
@@ -100,8 +103,8 @@ class Loss(StageConfig):
         return None
 
 
-def on_host(batch: Batch, pinned: bool) -> TorchBatch:
-    """Returns a batch as tensors on the CPU. pinned: in memory from which a GPU copies by itself."""
+def on_host(batch: Batch, pinned: bool, dropout_keys: np.ndarray | None = None) -> TorchBatch:
+    """Returns a batch as tensors on the CPU. pinned: in memory from which a GPU copies by itself. dropout_keys: see `TorchBatch`."""
     import numpy as np
     import torch
 
@@ -111,14 +114,14 @@ def on_host(batch: Batch, pinned: bool) -> TorchBatch:
     labels = batch.labels.ravel()
     targets = np.flatnonzero(labels != IGNORE)
     references = None if batch.references is None else batch.references.astype(np.float32)
-    arrays = (batch.tokens, batch.positions, batch.docs, batch.bounds(), targets, labels[targets], references)
+    arrays = (batch.tokens, batch.positions, batch.docs, batch.bounds(), targets, labels[targets], references, dropout_keys)
     tensors = (None if array is None else torch.from_numpy(array) for array in arrays)
     return TorchBatch(*(tensor.pin_memory() if pinned and tensor is not None else tensor for tensor in tensors))
 
 
-def to_torch(batch: Batch, device: torch.device) -> TorchBatch:
-    """Returns a batch as tensors on the device."""
-    return on_host(batch, pinned=False).to(device)
+def to_torch(batch: Batch, device: torch.device, dropout_keys: np.ndarray | None = None) -> TorchBatch:
+    """Returns a batch as tensors on the device. dropout_keys: see `TorchBatch`."""
+    return on_host(batch, pinned=False, dropout_keys=dropout_keys).to(device)
 
 
 def segment_log_probs(hidden_BLD: Tensor, head_VD: Tensor, batch: TorchBatch, segments: int) -> Tensor:

@@ -67,6 +67,9 @@ class Lora(StageConfig):
     """Rows of `down` and columns of `up`. 8 to 64 are usual."""
     alpha: float = Field(gt=0, le=1e6, decides=True)
     """Numerator of the scale alpha / rank. Usual: rank, or twice as much."""
+    dropout: float = Field(0.0, ge=0, lt=1, decides=True)
+    """Share of the inputs of `down` that are zero in a step, chosen anew for each step, token and adapter; the others are divided by 1 - dropout,
+    and an evaluation uses all. 0.05 and 0.1 are usual. It costs memory: each adapter keeps an input of its own for the backward pass."""
     targets: tuple[LoraTarget, ...] = Field(tuple(LORA_TARGETS), min_length=1, decides=True)
     """Matrices of every block, by their names in transformers' Llama. All is the choice of QLoRA (arXiv 2305.14314)."""
 

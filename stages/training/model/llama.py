@@ -32,17 +32,29 @@ from stages.training.model.rope import rotate, rotation_at
 T = TypeVar("T")
 
 
+WORD = (1 << 32) - 1
+STRIDE = 0x9E3779B1  # 2 ** 32 over the golden ratio
+
+
 class Adapter(nn.Module):  # type: ignore[misc]
-    """scale · up(down(x)), what LoRA adds to a matrix's output. The two matrices are uninitialised."""
+    """scale · up(down(dropout(x))), what LoRA adds to a matrix's output. The two matrices are uninitialised.
+
+    Attributes:
+        keys: Keys of the tokens for dropout, int64 [B, L]; `Llama.forward` sets them before each pass that trains.
+    """
 
     def __init__(self, width_in: int, width_out: int, lora: Lora) -> None:
         """Creates the two matrices."""
         super().__init__()
         self.down, self.up = nn.Parameter(torch.empty(lora.rank, width_in)), nn.Parameter(torch.empty(width_out, lora.rank))
-        self.scale = lora.scale
+        self.scale, self.dropout = lora.scale, lora.dropout
+        self.keys: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Returns what is added, [..., width_out]."""
+        """Returns what is added, [B, L, width_out]."""
+        if self.dropout and self.training:
+            assert self.keys is not None, "a pass that trains has keys"
+            x = dropped(x, self.keys, self.dropout)
         return F.linear(F.linear(x, self.down), self.up) * self.scale
 
 
@@ -194,7 +206,7 @@ class Block(nn.Module):  # type: ignore[misc]
         elif self.convolution is not None:
             x_BLD = x_BLD + self.convolution(self.attention_norm(x_BLD), positions_BL)
         if self.recompute == "feed_forward" and self.training:
-            # There is no dropout, so no state of a random generator needs to be kept.
+            # Dropout follows from keys, so no state of a random generator needs to be kept.
             return x_BLD + checkpoint(self._feed_forward, x_BLD, use_reentrant=False, preserve_rng_state=False)
         return x_BLD + self._feed_forward(x_BLD)
 
@@ -228,8 +240,9 @@ class Llama(nn.Module):  # type: ignore[misc]
         self.head = Head(config.hidden_size, config.vocab_size, self.embedding.weight if config.tie_word_embeddings else None)
 
     def forward(
-        self, tokens_BL: Tensor, positions_BL: Tensor, bounds: Tensor, loss: Callable[[Tensor, Tensor], T] | None = None
-    ) -> Tensor | T:
+        self, tokens_BL: Tensor, positions_BL: Tensor, bounds: Tensor, loss: Callable[[Tensor, Tensor], T] | None = None,
+        dropout_keys_BL: Tensor | None = None,
+    ) -> Tensor | T:  # fmt: skip
         """Returns logits [B, L, V], or with `loss` what it returns.
 
         Args:
@@ -237,7 +250,11 @@ class Llama(nn.Module):  # type: ignore[misc]
             positions_BL: Position of each token in its segment, int64.
             bounds: int32 [S + 1]: where segments begin in the batch flattened to T tokens, and T. Padding counts as a segment.
             loss: A function of the outputs of the last norm [B, L, D] and the head's weight [V, D].
+            dropout_keys_BL: Keys of the tokens, for adapters with dropout in a pass that trains; see training/data/dropout_keys.py.
         """
+        if dropout_keys_BL is not None:
+            for number, adapter in enumerate(one for one in self.modules() if isinstance(one, Adapter)):
+                adapter.keys = mixed_bits((dropout_keys_BL + number * STRIDE) & WORD)
         x_BLD = self.embedding(tokens_BL)
         if self.adapted and self.training:  # DeepSpeed 0.19.8 frees the weights of a block too early whose input has no gradient
             x_BLD.requires_grad_()
@@ -259,6 +276,20 @@ def add_adapters(model: Llama, lora: Lora) -> None:
         for name in (LORA_TARGETS[target] for target in lora.targets):
             if isinstance(linear := modules.get(name), Linear):
                 linear.adapter = Adapter(linear.width_in, linear.width_out, lora)
+
+
+def dropped(x_BLW: Tensor, keys_BL: Tensor, share: float) -> Tensor:
+    """Returns x with about `share` of its elements zero and the others divided by 1 - share. Which ones follows from the keys of the tokens."""
+    channels_W = torch.arange(x_BLW.shape[-1], device=x_BLW.device) * STRIDE & WORD
+    bits_BLW = mixed_bits(keys_BL[..., None] ^ channels_W)
+    return torch.where(bits_BLW < round(share * WORD), 0.0, x_BLW / (1 - share))
+
+
+def mixed_bits(words: Tensor) -> Tensor:
+    """Returns int64 numbers below 2 ** 32, each a one-to-one hash of the given one. The products stay below 2 ** 63."""
+    for _ in range(2):
+        words = ((words >> 16) ^ words) * 0x45D9F3B & WORD
+    return (words >> 16) ^ words
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, list[int]]:

@@ -32,6 +32,9 @@ LIVE_ELEMENTS = 1_000_000_000 + BUCKET_ELEMENTS
 """Most weights that are gathered at once under stage 3: DeepSpeed's default of stage3_max_live_parameters, and the bucket that is prefetched."""
 LOGIT_CHUNKS = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Logits in memory at once: CHUNK_ELEMENTS of training/losses/linear_cross_entropy.py, which imports torch."""
+HASH_BYTES = 3 * 8
+"""Bytes per element of an adapter's input while dropout chooses: three int64 tensors of `llama.mixed_bits`. Compiled blocks have none of them."""
+ATTENTION_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
 @dataclass(frozen=True)
@@ -116,30 +119,48 @@ def activation_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     """
     width, tokens = load.width_bytes, load.micro_batch_size * load.seq_len
     kept, largest, again, stream = 0, 0, 0, config.hidden_size * width
-    for layers, mixer, ffn in _kept_bytes(config, width, load.compiled and load.device == "cuda"):
+    fused = load.compiled and load.device == "cuda"
+    for layers, mixer, ffn in _kept_bytes(config, load, fused):
         block = mixer + ffn
         own, own_again = {"none": (block, 0), "feed_forward": (mixer + stream, ffn), "block": (stream, block)}[load.recompute]
         kept, largest, again = kept + layers * own, max(largest, block), max(again, own_again)
     heap = HEAP_BLOCKS * largest if load.device == "cpu" else 0
     head = config.vocab_size * config.hidden_size * (4 if load.precision == "fp32" else 6)
     logits = 3 * 4 * min(tokens * config.vocab_size, LOGIT_CHUNKS[load.device])
-    blocks = tokens * (kept + again + heap + 3 * config.intermediate_size * width)
+    hashes = 0 if fused or not (load.lora and load.lora.dropout) else HASH_BYTES * max(_lora_inputs(config, load.lora))
+    blocks = tokens * (kept + again + heap + hashes + 3 * config.intermediate_size * width)
     return blocks + 2 * tokens * stream + head + logits
 
 
-def _kept_bytes(config: ModelConfig, width_bytes: int, compiled: bool) -> list[tuple[int, int, int]]:
+def _kept_bytes(config: ModelConfig, load: TrainingLoad, compiled: bool) -> list[tuple[int, int, int]]:
     """Returns per kind of block: their number, and the bytes that the two halves of one keep per token for the backward pass.
 
     Of a norm: its input in fp32, the normalised values and the output. Of attention: queries, keys, values and output. Of a short convolution:
     gates and value, their product, its two shifted copies, the filtered values and the output's input. Of SwiGLU: gate, its silu, up and product.
     Compiled blocks compute again the normalised values and the silu, and keep the input of a norm as it came (torch 2.13, seen by the hooks of
-    saved tensors).
+    saved tensors). Of each adapter with dropout: its own input, and which of its elements are zero.
     """
+    width_bytes = load.width_bytes
     norm = config.hidden_size * (2 * width_bytes if compiled else 4 + 2 * width_bytes)
     heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim
     feed_forward = norm + (3 if compiled else 4) * config.intermediate_size * width_bytes
-    kinds = ((config.attention_layers, heads), (len(config.conv_layers), (6 + CONV_TAPS) * config.hidden_size))
-    return [(layers, norm + elements * width_bytes, feed_forward) for layers, elements in kinds if layers]
+    convolution = (6 + CONV_TAPS) * config.hidden_size
+    of_attention, of_feed_forward = 0, 0
+    if load.lora and load.lora.dropout:
+        inputs = dict(zip(load.lora.targets, _lora_inputs(config, load.lora), strict=True))
+        of_attention = (width_bytes + 1) * sum(width for name, width in inputs.items() if name in ATTENTION_TARGETS)
+        of_feed_forward = (width_bytes + 1) * sum(width for name, width in inputs.items() if name not in ATTENTION_TARGETS)
+    kinds = (
+        (config.attention_layers, norm + heads * width_bytes + of_attention),
+        (len(config.conv_layers), norm + convolution * width_bytes),
+    )
+    return [(layers, mixer, feed_forward + of_feed_forward) for layers, mixer in kinds if layers]
+
+
+def _lora_inputs(config: ModelConfig, lora: Lora) -> list[int]:
+    """Returns the channels of the input of each target of a LoRA."""
+    widths = {"o_proj": config.num_attention_heads * config.head_dim, "down_proj": config.intermediate_size}
+    return [widths.get(name, config.hidden_size) for name in lora.targets]
 
 
 def _small_parameters(config: ModelConfig) -> int:

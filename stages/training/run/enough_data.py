@@ -21,7 +21,7 @@ from stages.training.run.held_out_quotes import ROLES
 
 if TYPE_CHECKING:
     from stages.record.contract.declaration import Artifact, Context
-    from stages.training.job.training_settings import TrainingSettings
+    from stages.training.job.training_settings import FineTuning, TrainingSettings
 
 Record = TypeVar("Record")
 PLENTY = 50
@@ -39,6 +39,25 @@ def context_length(artifacts: Mapping[str, Artifact]) -> int:
 def quoted_documents(artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
     """Returns the inputs of `held_out_quotes`, as a training stage gets them."""
     return {role: artifacts[node] for role, node in ROLES.items() if node in artifacts}
+
+
+def refuse_no_choice(settings: FineTuning, held_out: int, ctx: Context) -> None:
+    """Refuses a training that publishes the step with the least validation loss, but has nothing to compute one on.
+
+    Args:
+        settings: The section of the training.
+        held_out: Number of its validation records.
+        ctx: A context of the stage.
+
+    Raises:
+        StageError: There is none.
+    """
+    if settings.keeps_best and not held_out:
+        raise StageError(
+            "keep: best chooses by the validation loss, but no record is held out for validation.",
+            where=f"{ctx.node}.keep",
+            do=f"Give more records, or another validation_frac, so that some are held out; or set {ctx.node}.keep=last.",
+        )
 
 
 def refuse_too_few(

@@ -53,6 +53,7 @@ def publish(
     if job.lora:
         _publish_adapter(job, job.lora, out)
         identity = (*identity, snapshot_folders.ADAPTERS, lora_adapter.ADAPTER)
+        identity += ("adapter_milestones",) if snapshot_folders.adapter_milestones(out).is_dir() else ()
     write_model_config(job.model, out / "model.json")
     sequences = training_run.trained_sequences(trained.order, job.steps, job.continuation)
     _write_tables(out, trained.lines, sequences, training_run.phase_rows(job.phases, trained.lines), trained.sequence_spans)
@@ -68,7 +69,7 @@ def publish(
     goes_back = job.training.guard.action == "rewind"
     back = {"rewinds": len(went_back), "tokens_taken_back": sum(one.tokens for one in went_back)} if goes_back else {}
     spans = ("sequence_spans",) if trained.sequence_spans else ()
-    milestones = ("milestones",) if job.milestones else ()
+    milestones = ("milestones",) if snapshot_folders.milestones(out).is_dir() else ()
     return Outcome(
         rows=trained.sequences,
         tokens=trained.tokens,
@@ -79,19 +80,22 @@ def publish(
 
 
 def _publish_adapter(job: RankJob, lora: Lora, out: Path) -> None:
-    """Writes the adapter as peft reads it, and the checkpoint of the merged weights, which all other stages read."""
+    """Writes the adapter as peft reads it, and the checkpoints of the merged weights, which all other stages read."""
     from stages.training.checkpoints import lora_adapter, snapshot_folders
     from stages.training.checkpoints.import_model import SHARD_BYTES
 
     trained = out / snapshot_folders.ADAPTERS
     lora_adapter.write_adapter(job.model, lora, trained, out / lora_adapter.ADAPTER)
-    lora_adapter.write_merged(job.model, lora, Path(job.init_from), trained, out / "checkpoint", SHARD_BYTES)
+    places = {out / "checkpoint": trained}
+    places |= {snapshot_folders.milestones(out) / one.name: one for one in sorted(snapshot_folders.adapter_milestones(out).glob("step-*"))}
+    for merged, adapters in places.items():
+        lora_adapter.write_merged(job.model, lora, Path(job.init_from), adapters, merged, SHARD_BYTES)
 
 
 def _with_metrics(summary: Summary, trained: Trained) -> Summary:
     """Returns the summary with each metric of the loss that the stage does not report itself.
 
-    With validation sequences, the values are those of the first and the last evaluation; without, that of the last step.
+    With validation sequences, the values are those of the first evaluation and of the published step; without, that of the last step.
     """
     last = [line for line in trained.lines if "loss" in line][-1]
     added: dict[str, float | None] = {}
@@ -102,7 +106,7 @@ def _with_metrics(summary: Summary, trained: Trained) -> Summary:
         if trained.job.validation is None:
             added[f"final_{name}"] = last[name]
         else:
-            added |= {f"{after}_before": trained.first_evaluation(after), after: trained.last_evaluation(after)}
+            added |= {f"{after}_before": trained.first_evaluation(after), after: trained.evaluation(after)}
     return {**summary, **added}
 
 

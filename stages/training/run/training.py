@@ -53,6 +53,7 @@ class Prepared:
         trunk: The checkpoint that the training continues, or None.
         embedding_std: Standard deviation of the initial embedding; None: 1/sqrt(hidden_size).
         lora: What is trained in place of all weights of `init_from`; None trains all.
+        keep_best: Whether the step with the least validation loss is published.
     """
 
     model: ModelConfig
@@ -67,6 +68,7 @@ class Prepared:
     trunk: Trunk | None = None
     embedding_std: float | None = None
     lora: Lora | None = None
+    keep_best: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,9 +130,25 @@ class Trained:
         """Returns a metric of the evaluation before the first step; None if it does not exist."""
         return next((line.get(name) for line in self.lines if "validation_loss" in line), None)
 
-    def last_evaluation(self, name: str) -> float | None:
-        """Returns a metric of the evaluation after the last step; None if it does not exist."""
-        return next((line.get(name) for line in reversed(self.lines) if "validation_loss" in line), None)
+    @property
+    def published_step(self) -> int:
+        """The step whose checkpoint is published."""
+        from stages.training.measures.best_step import best_step
+
+        return (best_step(self.lines) if self.job.keep_best else None) or self.job.steps
+
+    def evaluation(self, name: str) -> float | None:
+        """Returns a metric of the evaluation after the published step; None if it does not exist."""
+        return self._evaluation_after(self.published_step, name)
+
+    @property
+    def choice(self) -> dict[str, float | int | None]:
+        """The figures of a training that publishes the step with the least validation loss; empty for any other."""
+        last = self._evaluation_after(self.job.steps, "validation_loss")
+        return {"published_step": self.published_step, "validation_loss_last": last} if self.job.keep_best else {}
+
+    def _evaluation_after(self, step: int, name: str) -> float | None:
+        return next((line.get(name) for line in self.lines if "validation_loss" in line and line["step"] == step), None)
 
 
 def machine(ctx: Context) -> Machine:
@@ -281,7 +299,7 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         embedding_std=data.embedding_std, scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
         earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
-        samples=data.sampler.job if data.sampler else None, lora=data.lora,
+        samples=data.sampler.job if data.sampler else None, lora=data.lora, keep_best=data.keep_best,
     )  # fmt: skip
     return job, order, run
 

@@ -201,3 +201,33 @@ def test_the_order_of_the_documents_decides_no_random_sign() -> None:
     backwards = {key: dict(reversed(values.items())) for key, values in base.values.items()}
     first, again = required(base=base)[0], required(base=ModelScores(base.scores, backwards))[0]
     assert first.p is not None and 0.05 < first.p < 1 and first.p == again.p
+
+
+def grouped(right: dict[str, int], items: int = 5) -> ModelScores:
+    """Returns a model with `right` right answers of each task of a group, the first ones of `items`."""
+    values = {(task, "acc"): {str(number): float(number < count) for number in range(items)} for task, count in right.items()}
+    values["group", "acc"] = {f"{task}/{item}": value for task in right for item, value in values[task, "acc"].items()}
+    return ModelScores([{"task": "group", "metric": "acc", "gate": True, "primary": True, "chance": 0.2}], values)
+
+
+def test_items_of_a_task_of_a_group_are_one_observation() -> None:
+    """Four subjects, all better: of 16 patterns of signs two are as extreme. Taken as 20 items, McNemar's and the binomial test would show it."""
+    weak, strong = grouped(dict.fromkeys("abcd", 1)), grouped({"a": 5, "b": 4, "c": 5, "d": 3})
+    (found,) = (v for v in comparisons({"base": weak, "sft": strong}, {}, 7) if "more of group" in v.claim)
+    assert (found.pairs, found.test, found.p) == (4, "sign-flip permutation test (exact)", pytest.approx(2 / 16))
+    gains = [4, 3, 4, 2]
+    mean = sum(gains) / 20
+    assert found.difference == pytest.approx(mean)
+    assert found.standard_error == pytest.approx(math.sqrt(4 / 3 * sum((gain - 5 * mean) ** 2 for gain in gains)) / 20)
+    (chance,) = (v for v in required_claims({"sft": strong}, {}, 7) if "beats chance on group" in v.claim)
+    assert (chance.pairs, chance.p, chance.outcome) == (4, pytest.approx(2 / 16), NOT_SHOWN)
+    assert chance.difference == pytest.approx(17 / 20 - 0.2)
+
+
+def test_an_item_with_a_slash_of_no_group_is_an_observation_of_its_own() -> None:
+    alone = {("quiz", "acc"): {f"a/{number}": float(number < 8) for number in range(9)}}
+    none = {("quiz", "acc"): {f"a/{number}": 0.0 for number in range(9)}}
+    scores = model().scores[:1]
+    models = {"base": ModelScores(scores, none), "sft": ModelScores(scores, alone)}
+    (found,) = (v for v in comparisons(models, {}, 7) if "more of quiz" in v.claim)
+    assert (found.pairs, found.test) == (9, "exact McNemar test")

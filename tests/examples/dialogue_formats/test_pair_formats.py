@@ -39,6 +39,10 @@ def read(record: dict[str, Any], name: str = "auto") -> Pair:
     ({"instruction": "hi", "chosen": "ho", "rejected": "no", "completions": []}, "instruction_pair"),
     ({"question": "hi", "chosen": "ho", "rejected": "no"}, "orca"),
     ({"chosen": [USER, HO], "rejected": [USER, NO]}, "message_pair"),
+    ({"conversations": [{"from": "human", "value": "hi"}], "chosen": {"from": "gpt", "value": "ho"}, "rejected": {"from": "gpt", "value": "no"}},
+     "sharegpt_pair"),
+    ({"conversations": [USER], "chosen": HO, "rejected": {"from": "gpt", "value": "no"}}, "sharegpt_pair"),
+    ({"messages": [USER], "chosen": HO, "rejected": NO}, "history_pair"),
     ({"chosen": "\n\nHuman: hi\n\nAssistant: ho", "rejected": "\n\nHuman: hi\n\nAssistant: no"}, "hh_rlhf"),
     ({"chosen": "Human: hi\n\nAssistant: ho\n", "rejected": "Human: hi\n\nAssistant: no"}, "hh_rlhf"),
     ({"prompt": "\n\nHuman: hi\n\nAssistant:", "chosen": " ho", "rejected": " no"}, "hh_rlhf"),
@@ -220,3 +224,24 @@ def test_hostile_rows_of_helpsteer_are_named(row: dict[str, Any], found: list[tu
 
 def test_more_rows_than_any_data_set_has_are_several_records() -> None:
     assert [line for line, _ in read_rows(helpsteer("hi", *((f"a{n}", n) for n in range(250))))] == [1, 101, 201]
+
+
+def test_a_history_with_answers_as_turns() -> None:
+    """LLaMA-Factory's preference data: earlier turns, a system text of its own, calls of tools, and what is no answer."""
+    turns = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}, {"from": "human", "value": "again"}]
+    record = {"conversations": turns, "chosen": {"from": "gpt", "value": "yes"}, "rejected": {"from": "gpt", "value": "no"}}
+    asked = [USER, HO, {"role": "user", "content": "again"}]
+    assert read(record) == Pair(asked, "yes", "no")
+    assert read({**record, "system": "Be brief."}) == Pair([SYSTEM, *asked], "yes", "no")
+    call = {"from": "function_call", "value": '{"name": "add", "arguments": {"a": 1}}'}
+    called = read({**record, "chosen": call})
+    assert called.turns is not None and called.turns[0]["tool_calls"] and called.turns[1] == NO and called.rejected == "no"
+    for change, message in (
+        ({"rejected": {"from": "human", "value": "no"}}, "rejected is a turn of the user, and an answer is one of the assistant"),
+        ({"rejected": {"from": "bot", "value": "no"}}, "has the role 'bot'"),
+        ({"rejected": record["chosen"]}, "chosen and rejected are identical"),
+        ({"conversations": turns[:2]}, "the prompt ends with an assistant turn"),
+        ({"conversations": []}, "'conversations' is not a list of messages"),
+    ):
+        with pytest.raises(BadDialogueError, match=message):
+            read({**record, **change})

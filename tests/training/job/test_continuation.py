@@ -145,7 +145,7 @@ def test_a_damaged_milestone_is_not_published_but_made_again(tmp_path: Path) -> 
     damaged = tmp_path / "resume" / "step-0000000006" / "shards" / "00001.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     shutil.rmtree(tmp_path / "out")
-    with pytest.raises(training_loop.TrainingError, match="The milestone of step 6 cannot be published, .* were deleted: .*00001.* has"):
+    with pytest.raises(training_loop.TrainingError, match="The checkpoint of step 6 cannot be published, .* were deleted: .*00001.* has"):
         training_loop.finish(run)
     assert [path.name for path in (tmp_path / "resume").iterdir()] == ["step-0000000003"] and not (tmp_path / "out" / "checkpoint").exists()
 

@@ -51,7 +51,7 @@ OTHER: dict[str, Any] = {
 ELSEWHERE = {
     "scratch": "a place", "out": "a place", "token_bytes": "test_step_figures has bytes of tokens",
     "samples": "test_greedy_samples has samples", "stop_after": "test_training_identity stops a replay", "blame": "test_blame",
-    "lora": "test_lora", "init_from": "test_trainer and test_trajectory begin with given weights",
+    "lora": "test_lora", "keep_best": "test_keep_best", "init_from": "test_trainer and test_trajectory begin with given weights",
     "data_identity": "only in the fingerprint, below",
     "model.max_position_embeddings": "the context that generation and export keep to; a sequence brings its own length",
     "train": "by its own fields, below", "machine.kernels": "test_compiled_blocks trains with and without",
@@ -77,7 +77,7 @@ SHOWS = {
 NOT_DECIDING = {
     "scratch", "out", "init_from", "token_bytes", "samples", "blame", "train", "validation", "machine", "settings.eval_every_steps", "settings.max_validation_sequences",
     "settings.checkpoint_every_steps", "settings.update_ratio_every_steps", "settings.milestone_every_steps", "settings.budget", "settings.seed", "earlier",
-    "stop_after",
+    "stop_after", "keep_best",
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stages.training.model import training_memory
-from stages.training.model.config import Lora, ModelConfig, Recompute
+from stages.training.model.config import Lora, LoraTarget, ModelConfig, Recompute
 from stages.training.model.flops import StateTensors
 from stages.training.model.training_memory import (
     PROCESS_BYTES,
@@ -50,6 +50,27 @@ def test_with_lora_states_are_those_of_the_adapters() -> None:
     assert weights_memory_bytes(MODEL, load) == adapters * (24 // 4 + 10 + 7) + ALL * (4 // 4 + 4)
     assert weights_memory_bytes(MODEL, replace(load, zero_stage=1)) == adapters * (16 // 4 + 8 + 7) + ALL * 4
     assert weights_memory_bytes(MODEL, replace(load, zero_stage=1, device="cuda", precision="bf16")) == adapters * (12 // 4 + 8) + ALL * 2
+
+
+def test_an_adapter_with_dropout_keeps_an_input_and_which_elements_are_zero() -> None:
+    """Attention's own where feed-forward layers are computed again; nothing per block where blocks are. Uncompiled, three int64 choose them."""
+
+    def bytes_of(targets: tuple[LoraTarget, ...], load: TrainingLoad) -> int:
+        with_it, without = (replace(load, lora=Lora(rank=2, alpha=1.0, targets=targets, dropout=share)) for share in (0.1, 0.0))
+        return activation_memory_bytes(MODEL, with_it) - activation_memory_bytes(MODEL, without)
+
+    tokens, gpu = 3 * 32, replace(LOAD, device="cuda", compiled=True, precision="bf16")
+    for targets, attention, feed_forward in (
+        (("q_proj", "o_proj"), 32, 0),
+        (("gate_proj", "down_proj"), 0, 40),
+        (("v_proj", "up_proj"), 16, 16),
+    ):
+        assert bytes_of(targets, gpu) == 2 * tokens * 3 * (attention + feed_forward)
+        assert bytes_of(targets, replace(gpu, compiled=False)) == tokens * (
+            2 * 3 * (attention + feed_forward) + 24 * max(16, 24 * ("down_proj" in targets))
+        )
+        assert bytes_of(targets, replace(gpu, recompute="feed_forward")) == tokens * 3 * (2 * attention + feed_forward)
+        assert bytes_of(targets, replace(gpu, recompute="block")) == tokens * 3 * (attention + feed_forward)
 
 
 def test_states_are_counted_by_kind() -> None:

@@ -19,8 +19,8 @@ from stages.training.launch.started import compiler
 from stages.training.losses.loss_dpo import DpoLoss
 from stages.training.losses.loss_next_token import NextTokenLoss
 from stages.training.measures.metrics import read_metrics
-from stages.training.model.config import Recompute
-from stages.training.model.llama import Llama
+from stages.training.model.config import Lora, Recompute
+from stages.training.model.llama import Llama, add_adapters
 from stages.training.run.training_run import metric_rows
 from stages.training.zero.engine import compile_blocks
 from tests.training.made import MODEL, changed, small_job
@@ -35,9 +35,12 @@ def batch(bounds: list[int], padded: int = 17) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("recompute", ["none", "feed_forward", "block"])
-@pytest.mark.parametrize(("change", "kinds"), [({}, 1), ({"qk_norm": True}, 1), ({"qk_norm": True, "conv_layers": (1,)}, 2)], ids=str)
+@pytest.mark.parametrize(("change", "kinds", "lora"), [
+    ({}, 1, None), ({"qk_norm": True}, 1, None), ({"qk_norm": True, "conv_layers": (1,)}, 2, None),
+    ({}, 1, Lora(rank=2, alpha=2.0, dropout=0.3)), ({"qk_norm": True, "conv_layers": (1,)}, 2, Lora(rank=2, alpha=2.0, dropout=0.3)),
+], ids=str)  # fmt: skip
 def test_a_block_is_one_graph_and_is_compiled_once(
-    monkeypatch: pytest.MonkeyPatch, recompute: Recompute, change: dict[str, Any], kinds: int
+    monkeypatch: pytest.MonkeyPatch, recompute: Recompute, change: dict[str, Any], kinds: int, lora: Lora | None
 ) -> None:
     """A graph break is an error (fullgraph). The layers of a kind and batches with other segments need one compilation, without gradients another."""
     torch._dynamo.reset()
@@ -45,17 +48,21 @@ def test_a_block_is_one_graph_and_is_compiled_once(
     compile_with = torch.compile
     monkeypatch.setattr(torch, "compile", lambda *given, **more: compile_with(*given, backend=counter, **more))
     torch.manual_seed(1)
-    plain = Llama(MODEL.model_copy(update=change), recompute).train()
+    plain, compiled = (Llama(MODEL.model_copy(update=change), recompute).train() for _ in range(2))
+    for model in (plain, compiled) if lora else ():
+        add_adapters(model, lora)
     for param in plain.parameters():
         torch.nn.init.normal_(param, 0.5 if param.ndim == 1 else 0.0, 0.2)
-    compiled = Llama(plain.config, recompute).train()
     compiled.load_state_dict(plain.state_dict())
     compile_blocks(compiled)
+    keys = torch.arange(32).view(2, 16) * 97
     for bounds in ([0, 16], [0, 3, 9, 16, 20], [0, 1, 16, 31]):
         for model in (plain, compiled):
             model.zero_grad()
-            model(*batch(bounds)).logsumexp(-1).sum().backward()
+            model(*batch(bounds), None, keys + len(bounds)).logsumexp(-1).sum().backward()
         for (name, expected), found in zip(plain.named_parameters(), compiled.parameters(), strict=True):
+            if not expected.requires_grad:
+                continue
             assert expected.grad is not None and torch.allclose(found.grad, expected.grad, atol=1e-5), (bounds, name)
     assert counter.frame_count == kinds
     with torch.no_grad():
