@@ -9,7 +9,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +71,7 @@ def run(
         The exit code.
     """
     from flows.execute import perform_here, run_nodes
-    from flows.opened_recipe import expected_seconds, forced_nodes, open_session, refuse_damaged, refuse_missing
+    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing, with_expectations
     from flows.prefect_events.event_sender import ShownAs
     from stages.record.contract.states import NodeState
     from stages.record.store.continued_run import refuse_taken
@@ -82,7 +82,7 @@ def run(
     refuse_taken(session.home, name, session.recipe)
     forced = forced_nodes(session, plan, start, until=until)
     refuse_damaged(session, plan, forced)
-    session = replace(session, expected_s=expected_seconds(session, plan, until, forced))
+    session = with_expectations(session, plan, until, forced)
     command: dict[str, str | bool] = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start}
     command |= {"set": shlex.join(settings), "force": ""}
 
