@@ -96,17 +96,7 @@ def run_nodes(
                 continued_run.give_name(home, name, run_id, recipe)
             NodeLoop(_waits(steps, session.imported), run, room_of(recipe.runtime)).run()
         except BaseException as error:
-            state = _state_of(error)
-            log(account(error), "")
-            if others := [
-                f"{node}: {_first_line(one)}" for node, one in run.errors.items() if one is not error and isinstance(one, Exception)
-            ]:
-                error.add_note(f"Beside it: {'; '.join(others)}")
-            error.add_note(f"Log: {log_path(home, run_id)}")
-            with suppress(OSError, LoamError):  # on a full disk, show the first error; the index is completed later
-                runs.end_run(home, run_id, RunState(state))
-                database.update(home)
-            running.tell.run(state, _first_line(error))
+            run.end_failed(error)
             raise
         runs.end_run(home, run_id, RunState.DONE)
         log(f"done: {', '.join(f'{count} {state}' for state, count in run.counted())}", "")
@@ -219,6 +209,20 @@ class _Nodes:
         self.running.tell.node(self.jobs[node], state, message=what)
         with suppress(OSError):
             runs.record_node(self.session.home, self.running.run_id, node, state, message=redact(what))
+
+    def end_failed(self, error: BaseException) -> None:
+        """Records the end of a run that an error ended, and adds to the error what else failed and where the log is."""
+        home, running, state = self.session.home, self.running, _state_of(error)
+        running.log(account(error), "")
+        if others := [
+            f"{node}: {_first_line(one)}" for node, one in self.errors.items() if one is not error and isinstance(one, Exception)
+        ]:
+            error.add_note(f"Beside it: {'; '.join(others)}")
+        error.add_note(f"Log: {log_path(home, running.run_id)}")
+        with suppress(OSError, LoamError):  # on a full disk, show the first error; the index is completed later
+            runs.end_run(home, running.run_id, RunState(state))
+            database.update(home)
+        running.tell.run(state, _first_line(error))
 
     def stop(self, number: signal.Signals) -> None:
         """See NodeActions."""
