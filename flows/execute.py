@@ -94,7 +94,7 @@ def run_nodes(
         try:
             if name:
                 continued_run.give_name(home, name, run_id, recipe)
-            NodeLoop(_waits(steps, session.imported), run, room_of(recipe.runtime)).run()
+            NodeLoop(waits_of(steps, session.imported), run, room_of(recipe.runtime)).run()
         except BaseException as error:
             run.end_failed(error)
             raise
@@ -245,7 +245,7 @@ def _first_training(steps: Sequence[Step], imported: Collection[str]) -> Step | 
     return next((step for step in steps if step.stage.model and step.node not in imported), None)
 
 
-def _waits(steps: Sequence[Step], imported: Collection[str]) -> dict[str, list[str]]:
+def waits_of(steps: Sequence[Step], imported: Collection[str]) -> dict[str, list[str]]:
     """Returns node -> the nodes that must end before it starts: those that it reads, and for the first training all before it."""
     names = [step.node for step in steps]
     waits = {step.node: [read for read in step.reads.values() if read in names and step.node not in imported] for step in steps}

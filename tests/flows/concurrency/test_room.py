@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.cli import main
 from flows.concurrency import room
 from flows.concurrency.room import Need, Room, need_of, room_of
+from flows.concurrency.simulated import groups
 from flows.opened_recipe import open_session
 from flows.pipeline import pipeline, stage_of
 from stages.questions.training_size import model_shape, rank_memory_bytes
@@ -116,3 +119,25 @@ def test_what_calls_run_shards_declares_workers_and_what_trains_declares_ranks()
         assert shards == (stage.cores == "workers"), node.name
         assert (stage.cores == "ranks") == (node.stage_name in ("pretrain", "sft", "reference", "dpo")), node.name
         assert stage.uses_gpus == (stage.cores in ("ranks", "all")), node.name
+
+
+def test_a_plan_names_the_nodes_that_would_run_at_once() -> None:
+    waits = {"a": [], "b": [], "c": ["a"], "d": ["b", "c"], "e": ["d"], "f": ["d"]}
+    needs = dict.fromkeys(waits, Need(1, 1))
+    assert groups(waits, needs, Room(4, 8, 100), {"a": 10, "b": 100, "c": 5}, set()) == [["a", "b"], ["b", "c"], ["e", "f"]]
+    assert groups(waits, needs, Room(4, 8, 100), {"a": 10, "b": 5}, set()) == [["a", "b"], ["e", "f"]], (
+        "b ends before a, and c has no company"
+    )
+    assert groups(waits, needs | {"f": Need(8, 1)}, Room(4, 8, 100), {}, {"a"}) == [["b", "c"]], "a is cached, and f has no room"
+    assert groups(waits, needs, Room(1, 8, 100), {}, set()) == []
+
+
+def test_the_plan_of_a_recipe_says_it_in_a_line_and_in_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "hardware", lambda: {**hardware(), "cores": 2})
+    words = ["plan", "tiny", "--until", "decontaminate", "--home", str(tmp_path / "home")]
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)["answer"]
+    assert answer["at_once"] == [["benchmarks", "crawl"]] and answer["size"]["at once"] == "benchmarks with crawl (runtime.nodes_at_once)"
+    assert main([*words, "--set", "runtime.nodes_at_once=1"]) == 0 and "at once" not in capsys.readouterr().out
