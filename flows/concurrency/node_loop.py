@@ -17,7 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from flows.concurrency.room import Need, Room
+from flows.concurrency.room import NOTHING, Need, Room
 from stages.record.run.node_process import INTERRUPT, TERMINATE, StoppedError
 from stages.record.run.runner import Result
 
@@ -116,7 +116,9 @@ class NodeLoop:
             if not self.room.holds([*self.running.values(), need]):
                 return
             self.actions.starts(node)
-            if not self.running and not any(self.room.holds([need, self.actions.need(other)]) for other in others):
+            if not self.running and not any(
+                self.room.holds([need, beside]) for beside in map(self.actions.need, others) if beside != NOTHING
+            ):
                 self.running[node] = need
                 self._take(node, _outcome(partial(self.actions.perform, node, apart=False)))
                 return

@@ -37,6 +37,10 @@ class Need:
     gpus: bool = False
 
 
+NOTHING = Need(0, 0.0)
+"""What an imported node needs."""
+
+
 @dataclass(frozen=True)
 class Room:
     """What the nodes of a run may use of this machine together. nodes: how many of them may run."""
@@ -72,6 +76,8 @@ def need_of(session: Session, step: Step, artifacts: Mapping[str, Artifact]) -> 
         step: The node.
         artifacts: Node -> what is built. Before its inputs are built, the memory of a node that reads a model is not known.
     """
+    if step.node in session.imported:
+        return NOTHING
     runtime, stage = session.recipe.runtime, step.stage
     gpus = computes_on_gpus(stage, runtime)
     cores = _cores(stage.cores, runtime, gpus)

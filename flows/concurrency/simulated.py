@@ -32,7 +32,7 @@ def planned_groups(session: Session, plan: Plan, until: str, seconds: Mapping[st
 
     steps = session.steps(until)
     built = {step.node: step.artifact for step in plan.steps if step.artifact is not None}
-    done = {step.node for step in plan.steps if step.state in READY}
+    done = {step.node for step in plan.steps if step.state in READY or step.node in session.imported}
     needs = {step.node: need_of(session, step, built) for step in steps}
     return groups(waits_of(steps, session.imported), needs, room_of(session.recipe.runtime), seconds, done)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flows.concurrency.node_loop import NodeLoop
-from flows.concurrency.room import Need, Room
+from flows.concurrency.room import NOTHING, Need, Room
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.states import NodeState
 from stages.record.run.runner import Result
@@ -123,6 +123,11 @@ def test_a_node_that_nothing_can_run_beside_is_performed_here() -> None:
     assert toys.here == ["f"], "the others have company when they start"
     toys = run(Toys([*WAITS], needs={"a": Need(8, 1)}), Room(4, 8, 100))
     assert toys.here == ["a", "f"] and toys.order[0] == "a"
+
+
+def test_an_imported_node_is_no_company() -> None:
+    toys = run(Toys(["a", "b"], needs={"b": NOTHING}, cached=["b"]), Room(4, 8, 100), {"a": [], "b": []})
+    assert toys.here == ["a"]
 
 
 def test_what_runs_at_once_never_needs_more_than_there_is() -> None:

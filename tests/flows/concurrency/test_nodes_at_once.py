@@ -34,7 +34,7 @@ from stages.record.run.node_job import NodeJob, prepare
 from stages.record.run.node_work import NodeWork
 from stages.record.store import lease, runs
 from tests.conftest import PROJECT, until
-from tests.record.toys import SLOW
+from tests.record.slow_toys import SLOW
 
 READS: dict[str, list[str]] = {"a": [], "b": [], "c": ["a"], "d": ["a", "b"], "e": [], "f": ["c", "d", "e"]}
 
