@@ -2,8 +2,8 @@
 
 Guarantee: a node starts when its inputs are there. Of those nodes the first in pipeline order starts first, and holds back the others until it has room.
 `NodeActions` is called in one thread only, the caller's. A node that nothing can run beside is performed there, too; others each on a thread.
-When a node fails, no other starts, and those that run are brought to their end. An interruption of the caller ends all of them: `stop` is told so, and
-a second interruption makes it tell SIGKILL.
+When a node fails, no other starts, and those that run are brought to their end. An interruption of the caller, or an error of `ended` or `failed` (a record that
+cannot be written), ends all of them: `stop` is told so, and a second interruption makes it tell SIGKILL.
 """
 
 from __future__ import annotations

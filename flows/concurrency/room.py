@@ -2,7 +2,7 @@
 
 Guarantee: what nodes need together never exceeds what there is, unless one node alone does. A decision follows from the arguments alone.
 Memory is that of an earlier build (stages/questions/estimate.py). Without one it is a guess on the safe side: CORE_BYTES per core (what a worker takes
-at most), MODEL_COPIES times the checkpoints and models that the node reads, and for a training the estimate of all its ranks.
+at most), with MODEL_COPIES times the checkpoints and models that the node reads, or of a training on this machine the estimate of all its ranks.
 """
 
 from __future__ import annotations
@@ -83,10 +83,12 @@ def need_of(session: Session, step: Step, artifacts: Mapping[str, Artifact]) -> 
     cores = _cores(stage.cores, runtime, gpus)
     if (known := session.expected_bytes.get(step.node)) is not None:
         return Need(cores, known, gpus)
-    read = [artifacts[node].manifest for node in step.reads.values() if node in artifacts]
-    models = sum(one["bytes"] for one in read if one["kind"] in MODEL_KINDS)
-    ranks = _training_bytes(session, step, artifacts) if stage.cores == "ranks" and runtime.launcher == "local" else 0.0
-    return Need(cores, CORE_BYTES * cores + MODEL_COPIES * models + ranks, gpus)
+    if stage.cores == "ranks":
+        models = _training_bytes(session, step, artifacts) if runtime.launcher == "local" else 0.0
+    else:
+        read = [artifacts[node].manifest for node in step.reads.values() if node in artifacts]
+        models = MODEL_COPIES * sum(one["bytes"] for one in read if one["kind"] in MODEL_KINDS)
+    return Need(cores, CORE_BYTES * cores + models, gpus)
 
 
 def _cores(kind: str, runtime: Runtime, gpus: bool) -> int:
@@ -103,7 +105,7 @@ def _cores(kind: str, runtime: Runtime, gpus: bool) -> int:
 
 
 def _training_bytes(session: Session, step: Step, artifacts: Mapping[str, Artifact]) -> float:
-    """Returns the estimated memory of the ranks of a training, on GPUs too, where it is more than the machine's; without a known model all there is."""
+    """Returns the estimated memory of the ranks of a training: on GPUs it is theirs, and the machine's is taken to be as much. Infinite without a known model."""
     from stages.questions.training_size import model_shape, rank_memory_bytes
     from stages.training.job.training_settings import TrainingSettings
 

@@ -64,8 +64,10 @@ def test_what_runs_elsewhere_takes_one_core_and_no_gpu_here(
     session = open_session("tiny", [], str(tmp_path / "home"))
     runtime = type(session.recipe.runtime).model_validate({**session.recipe.runtime.model_dump(), **settings})
     session = replace(session, recipe=replace(session.recipe, runtime=runtime))
-    found = {step.node: need_of(session, step, {}) for step in session.steps()}
+    checkpoint = Artifact(tmp_path, {"kind": "checkpoint", "bytes": 7e12})  # type: ignore[typeddict-item]
+    found = {step.node: need_of(session, step, {"pretrain": checkpoint}) for step in session.steps()}
     assert {node: found[node].cores for node in cores} == cores
+    assert runtime.launcher == "local" or found["sft"].memory_bytes == 2e9, "the driver does not read the checkpoint"
     assert {node for node, need in found.items() if need.gpus} == gpus
 
 
