@@ -8,9 +8,10 @@ Cost: the record of the run, the last LOG_BYTES of its log, and one query of the
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from dashboards.curves import tail_of_lines
@@ -71,7 +72,7 @@ class NodeNow:
 
 
 def run_nodes(home: Path, stages: Mapping[str, Stage], run_id: str) -> list[NodeNow]:
-    """Returns the nodes of a run in pipeline order: those that it made, the one that it works on, and those that wait.
+    """Returns the nodes of a run in pipeline order: those that it made, those that it works on, and those that wait.
 
     Args:
         home: The home folder.
@@ -94,12 +95,9 @@ def run_nodes(home: Path, stages: Mapping[str, Stage], run_id: str) -> list[Node
         for line in record.get("nodes", ())
     }  # fmt: skip
     if record.get("state") == RunState.RUNNING:
-        ended = [line["ended"] for line in record.get("nodes", ())]
-        since = (datetime.now(UTC) - datetime.fromisoformat(max(ended, default=record["started"]))).total_seconds()
-        planned = _planned(home, run_id)
-        found |= {node: NodeNow(node, WAITING) for node in planned if node not in found}
+        found |= {node: NodeNow(node, WAITING) for node in record.get("planned", ()) if node not in found}
         for node, scratch in working(home, run_id).items():
-            found[node] = _with_progress(NodeNow(node, RUNNING, seconds=since), lines, scratch)
+            found[node] = _with_progress(NodeNow(node, RUNNING, seconds=_held_s(home, scratch)), lines, scratch)
     sql = "SELECT artifact_id, rows, unit, tokens FROM artifact WHERE list_contains(?::VARCHAR[], artifact_id)"
     sizes = {row[0]: row[1:] for row in database.query(home, sql, [[one.artifact for one in found.values() if one.artifact]])[1]}
     order = [*stages, *(node for node in found if node not in stages)]
@@ -126,7 +124,10 @@ def log_lines(home: Path, run_id: str, node: str = "") -> list[tuple[str, str, s
 
 
 def time_left(home: Path, nodes: Sequence[NodeNow]) -> float | None:
-    """Returns the seconds that a running run still needs: the rest of the running node, and of each waiting one what it took last. None if unknown."""
+    """Returns the seconds that a running run still needs at most: the rest of the running nodes, and of each waiting one what it took last, one after another.
+
+    None if unknown.
+    """
     waiting = [one.node for one in nodes if one.state == WAITING]
     sql = "SELECT node, arg_max(seconds, ended) FROM node_run WHERE list_contains(?::VARCHAR[], node) AND state = ? GROUP BY node"
     known: dict[str, float] = dict(database.query(home, sql, [waiting, str(NodeState.BUILT)])[1])
@@ -136,15 +137,11 @@ def time_left(home: Path, nodes: Sequence[NodeNow]) -> float | None:
     return float(sum(known.values()) + sum(one or 0 for one in current))
 
 
-def _planned(home: Path, run_id: str) -> list[str]:
-    """Returns the nodes of a run; the log names them in its second line."""
-    path = log_path(home, run_id)
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        head = file.read(64_000).decode("utf-8", "replace").split("\n")
-    named = next((match[3] for line in head[:3] if (match := LINE.fullmatch(line)) and match[2] == "nodes:"), "")
-    return named.split(", ") if named else []
+def _held_s(home: Path, scratch: Path) -> float:
+    """Returns the seconds since a run took the lease of what it builds in a scratch folder: the lease is a folder, made then."""
+    with suppress(FileNotFoundError):  # it has ended
+        return max(time.time() - (home / "leases" / scratch.parent.name).stat().st_mtime, 0.0)
+    return 0.0
 
 
 def _with_progress(node: NodeNow, lines: Sequence[tuple[str, str, str]], scratch: Path) -> NodeNow:

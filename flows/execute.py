@@ -1,4 +1,4 @@
-"""Runs the nodes of a pipeline in order, each through the function `perform`, and records the run. Does not import Prefect.
+"""Runs the nodes of a pipeline, each through the function `perform`, and records the run. Does not import Prefect.
 
 The lines of the nodes also go to the run's log (stages/record/run/run_log.py). An error gets a note that names the log.
 Guarantee: the run's record names how the run ended, also after an error or an interruption, and the index contains what was published.
@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
+from flows.concurrency.node_loop import NodeLoop
+from flows.concurrency.room import Need, need_of, room_of
 from flows.opened_recipe import Session, refuse_unbuilt
 from flows.progress import WATCHER, announced, placed, recorded
 from stages.questions.plan import Step
 from stages.record.contract.declaration import Artifact, Context
 from stages.record.contract.errors import LoamError, StageError
-from stages.record.contract.secrets import redact, redacted
+from stages.record.contract.secrets import redact
 from stages.record.contract.states import NodeState, RunState
 from stages.record.index import database
 from stages.record.processes import connect_to_loopback_directly
 from stages.record.run import openlineage
 from stages.record.run.node_job import NodeJob, prepare
+from stages.record.run.node_process import NodeProcesses
+from stages.record.run.node_work import NodeWork, account
 from stages.record.run.run_log import Write, log_path, run_log
-from stages.record.run.runner import Event, Report, Result, run_node
-from stages.record.run.stored_artifact import fetched, is_shared, put
+from stages.record.run.runner import Event, Report, Result, find_cached
 from stages.record.store import continued_run, manifest, runs
 from stages.record.store.object_store import ObjectStore, open_store
 
@@ -59,12 +61,12 @@ def run_nodes(
     ready: Mapping[str, Artifact] | None = None,
     name: str = "",
 ) -> str:
-    """Runs the steps in order.
+    """Runs the steps, each when what it reads is there, at once where there is room (flows/concurrency/).
 
     Args:
         session: the recipe and the home.
         steps: the nodes to run, each after those that it reads.
-        perform: called with a node's name and its work; returns the result of the work.
+        perform: called with a node's name and its work; returns the result of the work. Of a node beside others it is called on a thread.
         command: the command and its options, for the record of the run.
         force: nodes to build again although they are cached.
         ready: artifacts of nodes that are read but are not among the steps.
@@ -78,36 +80,178 @@ def run_nodes(
     connect_to_loopback_directly(os.environ)  # of a flow too, whose process is a worker's
     nodes = [step.node for step in steps]
     store = open_store(recipe.runtime.store) if recipe.runtime.store else None
-    with runs.holding(home, recipe, command) as run_id, run_log(home, run_id) as log, recorded(log), placed(nodes, session.expected_s):
+    with (
+        runs.holding(home, recipe, command, nodes) as run_id,
+        run_log(home, run_id) as log,
+        recorded(log),
+        placed(nodes, session.expected_s),
+    ):
         log(f"run {run_id} of the recipe {recipe.name} ({recipe.source}), home {home}: {json.dumps(dict(command))}", "")
-        log(f"nodes: {', '.join(step.node for step in steps)}", "")
-        artifacts, states = dict(ready or {}), Counter[str]()
+        log(f"nodes: {', '.join(nodes)}", "")
         running = _Running(run_id, openlineage.announcer(home, recipe.runtime.openlineage, run_id), log, store)
+        run = _Nodes(session, steps, perform, running, force, dict(ready or {}))
         running.tell.run("start")
         try:
             if name:
                 continued_run.give_name(home, name, run_id, recipe)
-            trained = False
-            for number, step in enumerate(steps):
-                if step.stage.model and not trained and step.node not in session.imported:
-                    trained = True
-                    _refuse_too_little(session, steps, number, artifacts, running)
-                artifacts[step.node], state = _one(session, step, artifacts, perform, running, step.node in force)
-                states[state] += 1
+            NodeLoop(waits_of(steps, session.imported), run, room_of(recipe.runtime)).run()
         except BaseException as error:
-            state = _state_of(error)
-            log(_account(error), "")
-            error.add_note(f"Log: {log_path(home, run_id)}")
-            with suppress(OSError, LoamError):  # on a full disk, show the first error; the index is completed later
-                runs.end_run(home, run_id, RunState(state))
-                database.update(home)
-            running.tell.run(state, _first_line(error))
+            run.end_failed(error)
             raise
         runs.end_run(home, run_id, RunState.DONE)
-        log(f"done: {', '.join(f'{count} {state}' for state, count in states.items())}", "")
+        log(f"done: {', '.join(f'{count} {state}' for state, count in run.counted())}", "")
         database.update(home)
         running.tell.run(RunState.DONE)
         return run_id
+
+
+@dataclass
+class _Nodes:
+    """What a run does with its nodes (node_loop.NodeActions): it prepares, performs and records them.
+
+    Attributes:
+        session: The recipe and the home.
+        steps: The nodes, in pipeline order.
+        perform_node: Performs a node.
+        running: The run.
+        force: Nodes to build although they are cached.
+        artifacts: Node -> what is built.
+        jobs: Node -> its job, once it is ready.
+        states: Node -> what the run made of it.
+        errors: Node -> its error.
+        processes: The processes of nodes that run at once.
+    """
+
+    session: Session
+    steps: Sequence[Step]
+    perform_node: Perform
+    running: _Running
+    force: Collection[str]
+    artifacts: dict[str, Artifact]
+    jobs: dict[str, NodeJob] = field(default_factory=dict)
+    states: dict[str, NodeState] = field(default_factory=dict)
+    errors: dict[str, BaseException] = field(default_factory=dict)
+    processes: NodeProcesses = field(default_factory=NodeProcesses)
+
+    def at_once(self, node: str) -> bool:
+        """Ends a node that needs no work. Before the first training, data that are too few for a later one are refused.
+
+        Args:
+            node: A node that is ready.
+
+        Returns:
+            Whether it ended.
+        """
+        session, step = self.session, self._step(node)
+        home, recipe = session.home, session.recipe
+        if node in self.jobs:
+            return False
+        if node in session.imported:
+            imported = session.imported[node]
+            self.artifacts[node], self.states[node] = imported, NodeState.IMPORTED
+            runs.record_node(home, self.running.run_id, node, NodeState.IMPORTED, manifest.artifact_id(imported))
+            return True
+        if step == _first_training(self.steps, session.imported):
+            _refuse_too_little(session, self.steps, self.steps.index(step), self.artifacts, self.running)
+        inputs = {role: self.artifacts[read] for role, read in step.reads.items()}
+        job = prepare(home, node, step.stage, recipe.sections[node], recipe.seed, recipe.runtime, inputs)
+        self.jobs[node] = job
+        if node in self.force or find_cached(home, job) is None:
+            return False
+        self.starts(node)
+        try:
+            self.ended(node, self.perform(node, apart=False))
+        except BaseException as error:
+            self.failed(node, error, [])
+            raise
+        return True
+
+    def need(self, node: str) -> Need:
+        """Returns what a node needs while it runs."""
+        return need_of(self.session, self._step(node), self.artifacts)
+
+    def starts(self, node: str) -> None:
+        """See NodeActions."""
+        self.running.tell.node(self.jobs[node], "start")
+
+    def perform(self, node: str, apart: bool) -> Result:
+        """Returns the result of a node.
+
+        Args:
+            node: The node.
+            apart: Whether it gets a process of its own.
+        """
+        work = NodeWork(self.session.home, self.jobs[node], self.running.run_id, node in self.force)
+
+        def log(text: str) -> None:
+            self.running.log(text, "")
+
+        if apart:
+            return self.perform_node(node, lambda report: self.processes.do(work, report, log))
+        return self.perform_node(node, lambda report: work.do(report, log, self.running.store))
+
+    def ended(self, node: str, result: Result) -> None:
+        """See NodeActions."""
+        home, running = self.session.home, self.running
+        self.artifacts[node], self.states[node] = result.artifact, result.state
+        runs.record_node(home, running.run_id, node, result.state, manifest.artifact_id(result.artifact), result.seconds)
+        running.tell.node(self.jobs[node], result.state, result.artifact)
+        if result.state != NodeState.CACHED or running.store:
+            database.update(home)
+
+    def failed(self, node: str, error: BaseException, beside: Sequence[str]) -> None:
+        """See NodeActions."""
+        what, state = _first_line(error), _state_of(error)
+        if isinstance(error, Exception) and beside:
+            line = f"failed: {what} The run ends when {' and '.join(beside)} ended, which ran beside it; Ctrl-C ends it now."
+            WATCHER.get()(Event("log", node, {"line": line}))
+        self.errors[node] = error
+        self.running.tell.node(self.jobs[node], state, message=what)
+        with suppress(OSError):
+            runs.record_node(self.session.home, self.running.run_id, node, state, message=redact(what))
+
+    def end_failed(self, error: BaseException) -> None:
+        """Records the end of a run that an error ended, and adds to the error what else failed and where the log is."""
+        home, running, state = self.session.home, self.running, _state_of(error)
+        running.log(account(error), "")
+        if others := [
+            f"{node}: {_first_line(one)}" for node, one in self.errors.items() if one is not error and isinstance(one, Exception)
+        ]:
+            error.add_note(f"Beside it: {'; '.join(others)}")
+        error.add_note(f"Log: {log_path(home, running.run_id)}")
+        with suppress(OSError, LoamError):  # on a full disk, show the first error; the index is completed later
+            runs.end_run(home, running.run_id, RunState(state))
+            database.update(home)
+        running.tell.run(state, _first_line(error))
+
+    def stop(self, number: signal.Signals) -> None:
+        """See NodeActions."""
+        self.processes.stop(number)
+
+    def works(self) -> bool:
+        """Returns whether a node works in a process of its own."""
+        return self.processes.works()
+
+    def counted(self) -> list[tuple[NodeState, int]]:
+        """Returns (state, number of nodes), in the order in which the states come first in the pipeline."""
+        return list(Counter(self.states[step.node] for step in self.steps).items())
+
+    def _step(self, node: str) -> Step:
+        return next(step for step in self.steps if step.node == node)
+
+
+def _first_training(steps: Sequence[Step], imported: Collection[str]) -> Step | None:
+    """Returns the first step that trains a model."""
+    return next((step for step in steps if step.stage.model and step.node not in imported), None)
+
+
+def waits_of(steps: Sequence[Step], imported: Collection[str]) -> dict[str, list[str]]:
+    """Returns node -> the nodes that must end before it starts: those that it reads, and for the first training all before it."""
+    names = [step.node for step in steps]
+    waits = {step.node: [read for read in step.reads.values() if read in names and step.node not in imported] for step in steps}
+    if first := _first_training(steps, imported):
+        waits[first.node] = names[: names.index(first.node)]
+    return waits
 
 
 def perform_here(node: str, work: Callable[[Report], Result]) -> Result:
@@ -173,33 +317,6 @@ def target_of(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
     return target, ready
 
 
-def _one(
-    session: Session, step: Step, artifacts: Mapping[str, Artifact], perform: Perform, running: _Running, force: bool
-) -> tuple[Artifact, NodeState]:
-    """Returns (the artifact of a node, what the run made of the node), and records both."""
-    home, recipe, run_id, tell = session.home, session.recipe, running.run_id, running.tell
-    if step.node in session.imported:
-        imported = session.imported[step.node]
-        runs.record_node(home, run_id, step.node, NodeState.IMPORTED, manifest.artifact_id(imported))
-        return imported, NodeState.IMPORTED
-    inputs = {role: artifacts[read] for role, read in step.reads.items()}
-    job = prepare(home, step.node, step.stage, recipe.sections[step.node], recipe.seed, recipe.runtime, inputs)
-    tell.node(job, "start")
-    try:
-        result = perform(step.node, lambda report: _work(home, job, running, report, force))
-    except BaseException as error:
-        what = _first_line(error)
-        tell.node(job, _state_of(error), message=what)
-        with suppress(OSError):
-            runs.record_node(home, run_id, step.node, _state_of(error), message=redact(what))
-        raise
-    runs.record_node(home, run_id, step.node, result.state, manifest.artifact_id(result.artifact), result.seconds)
-    tell.node(job, result.state, result.artifact)
-    if result.state != NodeState.CACHED or running.store:
-        database.update(home)
-    return result.artifact, result.state
-
-
 def _refuse_too_little(session: Session, steps: Sequence[Step], number: int, artifacts: Mapping[str, Artifact], running: _Running) -> None:
     """Refuses data that are too few for a later training, before a step trains the first model.
 
@@ -250,30 +367,3 @@ def _first_line(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return str(NodeState.INTERRUPTED)
     return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _account(error: BaseException) -> str:
-    """Returns what the log says about the end of a run: the whole message of a designed error, the traceback of any other."""
-    if not isinstance(error, Exception):
-        return str(NodeState.INTERRUPTED)
-    return f"failed: {error}" if isinstance(error, LoamError) else "failed\n" + "".join(traceback.format_exception(error)).rstrip()
-
-
-def _work(home: Path, job: NodeJob, running: _Running, report: Report, force: bool) -> Result:
-    """Returns the result of the node. Removes credentials from its error, because Prefect records an error with its traceback."""
-    store = running.store if is_shared(job) else None
-
-    def say(line: str) -> None:
-        report(Event("log", job.node, {"line": line}))
-
-    try:
-        if store is None:
-            return run_node(home, job, running.run_id, report, force)
-        result = run_node(home, job, running.run_id, report, force, lambda own: fetched(store, home, job, own, say))
-        put(store, home, job, result.artifact, say)
-        return result
-    except Exception as error:
-        if (clean := redacted(error)) is error:
-            raise
-        running.log(_account(error), "")  # the new error has no traceback; the log removes the credentials from this one
-        raise clean from None

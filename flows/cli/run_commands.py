@@ -9,7 +9,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,7 +71,7 @@ def run(
         The exit code.
     """
     from flows.execute import perform_here, run_nodes
-    from flows.opened_recipe import expected_seconds, forced_nodes, open_session, refuse_damaged, refuse_missing
+    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing, with_expectations
     from flows.prefect_events.event_sender import ShownAs
     from stages.record.contract.states import NodeState
     from stages.record.store.continued_run import refuse_taken
@@ -82,7 +82,7 @@ def run(
     refuse_taken(session.home, name, session.recipe)
     forced = forced_nodes(session, plan, start, until=until)
     refuse_damaged(session, plan, forced)
-    session = replace(session, expected_s=expected_seconds(session, plan, until, forced))
+    session = with_expectations(session, plan, until, forced)
     command: dict[str, str | bool] = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start}
     command |= {"set": shlex.join(settings), "force": ""}
 
@@ -120,6 +120,7 @@ def plan(
     refuse_incomplete(recipe, until, of_crawl, of_training)
     if of_crawl.crawl is not None or of_training.hardware:
         return calculate(recipe, settings, of_crawl, of_training, common)
+    from flows.concurrency.simulated import planned_groups
     from flows.opened_recipe import open_session, refuse_announced, refuse_damaged, refuse_missing
     from stages.questions.estimate import estimate_nodes
     from stages.questions.planned_examples import source_rows
@@ -139,7 +140,11 @@ def plan(
 
     derived = derived_rows(session.recipe)
 
+    known = {one.node: one.seconds for one in estimates if one.seconds is not None}
+    at_once = planned_groups(session, found, until, rough | known)
+    size += [("at once", f"{'; '.join(' with '.join(group) for group in at_once)} (runtime.nodes_at_once)")] if at_once else []
     value = {"steps": steps, "size": dict(size), "expected": estimates, "rough_s": rough, "missing": found.missing, "off": found.off}
+    value |= {"at_once": at_once}
     lines = [*size, *([("rough time", said)] if said else [])]
     answer(common, value | {"derived": derived}, lambda: _show_plan(with_estimates(steps, estimates), derived, found.off, lines))
     refuse_missing(session, found)

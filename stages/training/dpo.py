@@ -219,6 +219,7 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors", "tokenizers", "transformers", "jinja2", "trl"),
     deterministic=False,
     uses_gpus=True,
+    cores="ranks",
     importer=trained_artifact.IMPORT_MODEL,
     replay=partial(replay, _prepare),
     blame=partial(training.blame, _prepare),

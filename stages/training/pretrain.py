@@ -351,6 +351,7 @@ STAGE = Stage(
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,
     uses_gpus=True,
+    cores="ranks",
     importer=trained_artifact.IMPORT_MODEL,
     check=_check,
     replay=partial(replay, _prepare),

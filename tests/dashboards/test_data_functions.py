@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,9 @@ def visit(home: Path, **parameters: str) -> PageVisit:
 
 
 def test_a_working_run_says_what_runs_how_far_it_is_and_what_waits(tmp_path: Path) -> None:
-    """Catches: a running node that says not run, the progress of another node, a lease of another run."""
+    """Catches: a running node that says not run, the progress of another node, a lease of another run, the time of a node beside it."""
     made = make_artifact(tmp_path, "mix", 1, {}, {})
-    make_run(tmp_path, 1, [made])
+    make_run(tmp_path, 1, [made], ["preferences", "mix", "pretrain", "sft"])
     run_id = "run-1"
     (tmp_path / "runs" / run_id / "end.json").unlink()
     work = tmp_path / "scratch" / "pretrain-0123456789ab" / "work"
@@ -61,14 +62,19 @@ def test_a_working_run_says_what_runs_how_far_it_is_and_what_waits(tmp_path: Pat
     )
     with (
         lease.lease(tmp_path / "runs" / run_id / "lease", run_id), lease.lease(tmp_path / "leases" / "pretrain-0123456789ab", run_id),
-        lease.lease(tmp_path / "leases" / "sft-0123456789ab", "another"), run_log(tmp_path, run_id) as log,
+        lease.lease(tmp_path / "leases" / "sft-0123456789ab", "another"),
+        lease.lease(tmp_path / "leases" / "preferences-0123456789ab", run_id), run_log(tmp_path, run_id) as log,
     ):  # fmt: skip
         log("run run-1 of the recipe tiny", "")
-        log("nodes: mix, pretrain, sft", "")
+        log("preferences        7 of 9 pairs, 77 %", "preferences")
+        began = time.time() - 300
+        os.utime(tmp_path / "leases" / "preferences-0123456789ab", (began, began))
         log("pretrain           1 of 12 steps, 8 %, loss 3.1, lr 1.00e-01", "pretrain")
         log("sft                5 of 6 steps, 83 %", "sft")
         nodes = {one.node: one for one in run_nodes(tmp_path, STAGES, run_id)}
-        assert [(name, one.state) for name, one in nodes.items()] == [("mix", "built"), ("pretrain", RUNNING), ("sft", WAITING)]
+        states = [("preferences", RUNNING), ("mix", "built"), ("pretrain", RUNNING), ("sft", WAITING)]
+        assert [(name, one.state) for name, one in nodes.items()] == states
+        assert nodes["preferences"].done == 7 and 300 <= nodes["preferences"].seconds < 400 and 0 <= nodes["pretrain"].seconds < 100
         one = nodes["pretrain"]
         assert (one.done, one.total, one.progress) == (3, 12, "step 3 of 12, loss 2.5000, 99 tokens/s")
         assert one.left_s == pytest.approx(one.seconds * 3)

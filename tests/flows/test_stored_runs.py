@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flows import execute
-from flows.execute import _Running, _work, run_nodes
+from flows.execute import run_nodes
 from flows.opened_recipe import Session
 from stages.questions.lineage import verify
 from stages.questions.plan import Step, make_plan
@@ -20,8 +20,9 @@ from stages.record.contract.declaration import Artifact, Context, ExternalFile, 
 from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
 from stages.record.contract.recipe import load_recipe
 from stages.record.index import database
-from stages.record.run import openlineage, stored_artifact
+from stages.record.run import stored_artifact
 from stages.record.run.node_job import NodeJob, prepare
+from stages.record.run.node_work import NodeWork
 from stages.record.store import file_list, manifest, object_store
 from stages.record.store.object_store import MARKER, ObjectStore, manifest_name, open_store
 from tests.made.s3_server import S3, s3_server
@@ -126,15 +127,15 @@ def test_many_files_have_a_list_which_is_fetched_first(s3: S3, tmp_path: Path, m
 def work(home: Path, store: ObjectStore, *settings: str) -> list[str]:
     """Returns what became of two toy nodes that are performed as a run performs them, without its record."""
     (home.parent / "toy.yaml").write_text("name: toy\n")
-    recipe = load_recipe(str(home.parent / "toy.yaml"), {"words": WORDS.config, "count": COUNT.config}, ("runtime.workers=1", *settings))
-    running, inputs, states = (
-        _Running("run", openlineage.announcer(home, "", "run"), lambda text, node: None, store),
-        dict[str, Artifact](),
-        list[str](),
+    recipe = load_recipe(
+        str(home.parent / "toy.yaml"),
+        {"words": WORDS.config, "count": COUNT.config},
+        ("runtime.workers=1", f"runtime.store={URI}", *settings),
     )
+    inputs, states = dict[str, Artifact](), list[str]()
     for stage in (WORDS, COUNT):
         job = prepare(home, stage.name, stage, recipe.sections[stage.name], 7, recipe.runtime, inputs)
-        result = _work(home, job, running, lambda event: None, False)
+        result = NodeWork(home, job, "run").do(lambda event: None, lambda text: None, store)
         inputs[stage.name] = result.artifact
         states.append(str(result.state))
     return states

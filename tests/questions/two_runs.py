@@ -92,14 +92,14 @@ def make_artifact(
     return name
 
 
-def make_run(home: Path, number: int, artifacts: Iterable[str]) -> None:
+def make_run(home: Path, number: int, artifacts: Iterable[str], planned: Sequence[str] = ()) -> None:
     """The record of run tiny-<number>, "run-<number>"."""
     folder = home / "runs" / f"run-{number}"
     folder.mkdir(parents=True)
     record = {
         "run_id": folder.name, "seq": number, "alias": f"tiny-{number}", "recipe": "tiny", "recipe_source": "tiny.yaml", "resolved": {},
         "command": {"flow": "pretrain", "until": "", "node": ""}, "code": {"commit": "0" * 40, "dirty": ""}, "environment": MACHINE,
-        "packages": {}, "started": STARTED,
+        "packages": {}, "started": STARTED, "planned": list(planned),
     }  # fmt: skip
     lines = [{"node": a.split("/")[0], "state": "built", "artifact": a, "seconds": 1.0, "message": "", "ended": STARTED} for a in artifacts]
     (folder / "run.json").write_text(json.dumps(record))

@@ -297,6 +297,7 @@ STAGE = Stage(
         "contradicted_bodies": "pages whose body contradicts the HTTP header",
     },
     output="documents",
+    cores="workers",
     tables=(DOCUMENTS, LINES, DECISIONS, FILES),
     unit="documents",
     section=dropped_pages,

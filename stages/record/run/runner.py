@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from stages.record.contract.declaration import Artifact, Context, Outcome, ShardRecord
+from stages.record.contract.declaration import Artifact, Context, Outcome, ShardRecord, Stage
 from stages.record.contract.environment import utc_now
 from stages.record.contract.errors import StageError, VerificationError, of_the_disk
+from stages.record.contract.runtime import Runtime
 from stages.record.contract.secrets import redact
 from stages.record.contract.states import NodeState
 from stages.record.run.new_manifest import Build, new_manifest
@@ -157,11 +158,16 @@ def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[leas
         report(Event("log", job.node, {"line": text}))
 
     with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")) as own:
-        if not (job.runtime.gpus and job.stage.uses_gpus):
+        if not computes_on_gpus(job.stage, job.runtime):
             yield own
             return
         with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
             yield own
+
+
+def computes_on_gpus(stage: Stage, runtime: Runtime) -> bool:
+    """Returns whether a stage computes on the GPUs of this machine: a training that runs elsewhere does not."""
+    return stage.uses_gpus and bool(runtime.gpus_here if stage.cores == "ranks" else runtime.gpus)
 
 
 def lease_path(home: Path, node: str, key: str) -> Path:

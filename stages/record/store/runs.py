@@ -1,6 +1,6 @@
 """Records a run: what was requested, by which code on which machine, and the state of each node.
 
-The record is durable and append-only. <home>/runs/<run id>/run.json is written at the start, nodes.jsonl gets one line per node, and
+The record is durable and append-only. <home>/runs/<run id>/run.json is written at the start, nodes.jsonl gets one line per node when it ends, and
 end.json says how the run ended and how many lines nodes.jsonl has. A working run holds the lease in its folder. A run with neither lease
 nor end.json was killed. A killed run may leave an incomplete last line, which is ignored. Everything else that cannot be read, including
 missing lines, is damage; `damaged` and the index name it.
@@ -17,7 +17,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,8 @@ class RunRecord(TypedDict):
     """The whole recipe with every default."""
     command: dict[str, JsonValue]
     """The command and its options."""
+    planned: NotRequired[list[str]]
+    """The nodes of the run, in pipeline order; missing in records of earlier versions."""
     code: dict[str, str]
     """The commit and the digest of uncommitted changes (`source_code.git_state`)."""
     environment: manifest_schema.EnvironmentEntry
@@ -93,7 +95,7 @@ def new_run_id(recipe: Recipe) -> str:
     return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{recipe.name}-{secrets.token_hex(4)}"
 
 
-def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_id: str = "") -> str:
+def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_id: str = "", planned: Sequence[str] = ()) -> str:
     """Records a new run.
 
     The run's seq rises from run to run, whatever the clock does. Its alias is "<recipe>-<number>".
@@ -103,6 +105,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_
         recipe: The recipe that the run executes.
         command: The command and its options, for the record.
         run_id: The id to use; empty makes a new one.
+        planned: The nodes of the run, in pipeline order.
 
     Returns:
         The run's id.
@@ -117,6 +120,7 @@ def start_run(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], run_
         "recipe_source": recipe.source,
         "resolved": recipe.resolved(),
         "command": dict(command),
+        "planned": list(planned),
         "code": source_code.git_state(),
         "environment": cast(manifest_schema.EnvironmentEntry, environment()),
         "packages": all_packages(),
@@ -167,7 +171,7 @@ def run_ids(home: Path) -> list[str]:
 
 
 def read_run(home: Path, run_id: str) -> RunRecord:
-    """Returns the record of a run with its nodes and its state: done, failed or interrupted; running while its lease is held; else killed.
+    """Returns the record of a run with its nodes, in pipeline order, and its state: done, failed or interrupted; running while its lease is held; else killed.
 
     Raises:
         ValueError: The record is damaged. The message names the file and the fault.
@@ -184,6 +188,8 @@ def read_run(home: Path, run_id: str) -> RunRecord:
         raise ValueError(f"end.json: the state is {ascii(end.get('state'))[:100]}")
     if record.get("run_id") != run_id:
         raise ValueError(f"run.json is of the run {ascii(record.get('run_id'))[:100]}")
+    place = {node: number for number, node in enumerate(record.get("planned", ()))}
+    nodes.sort(key=lambda line: place.get(line["node"], len(place)))
     return cast(RunRecord, record | {"state": end.get("state"), "ended": end.get("ended"), "nodes": nodes})
 
 
@@ -265,13 +271,14 @@ def _lines(path: Path, ended: bool) -> list[NodeLine]:
 
 
 @contextmanager
-def holding(home: Path, recipe: Recipe, command: Mapping[str, JsonValue]) -> Iterator[str]:
+def holding(home: Path, recipe: Recipe, command: Mapping[str, JsonValue], planned: Sequence[str] = ()) -> Iterator[str]:
     """Records a new run. While the block runs, holds the run's lease and protects the home against gc.
 
     Args:
         home: The home folder.
         recipe: The recipe that the run executes.
         command: The command and its options, for the record.
+        planned: The nodes of the run, in pipeline order.
 
     Yields:
         The run's id.
@@ -279,7 +286,7 @@ def holding(home: Path, recipe: Recipe, command: Mapping[str, JsonValue]) -> Ite
     with hold_home(home):
         run_id = new_run_id(recipe)
         with lease.lease(folder_of(home, run_id) / "lease", run_id):
-            start_run(home, recipe, command, run_id)
+            start_run(home, recipe, command, run_id, planned)
             sweep(home)
             yield run_id
 

@@ -1,0 +1,147 @@
+"""A process pool of Prefect with a worker as docs/cluster.md starts them: the nodes of a run are tasks at the same time, and a dead worker leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from flows.prefect_access import AUTH, new_auth
+from flows.prefect_environment import prefect_settings
+from flows.prefect_server import api_url, main_database, start_server, stop, wait_until_healthy
+from stages.record.processes import free_port
+from stages.record.store import lease, runs
+from tests.conftest import PROJECT, until
+
+pytestmark = [pytest.mark.server, pytest.mark.long]
+
+MARK = "LOAM_TEST_POOL"
+SETTINGS = {
+    "crawl.docs": "{packages: [networkx], max_pages: 60}", "benchmarks.docstrings.packages": "[networkx]", "benchmarks.docstrings.items": "40",
+    "conversations.docstrings.what": "100", "conversations.docstrings.complete": "400", "preferences.docstrings.what": "60",
+    "preferences.docstrings.complete": "120",
+}  # fmt: skip
+
+
+def prefect(environment: dict[str, str], *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", *words], env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server, the pool `machines` with the deployment pretrain/mine, and what a worker needs in its environment."""
+    folder, port = tmp_path_factory.mktemp("pool"), free_port()
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    own = plain | prefect_settings(folder) | {AUTH: new_auth()}
+    with main_database(folder) as lock:
+        server = start_server(port, own, lock)
+    wait_until_healthy(port, server)
+    environment = own | {
+        "PREFECT_API_URL": api_url(port), "LOAM_HOME": str(folder / "home"), "LOAM_ROOT": str(PROJECT), "PREFECT_WORKER_QUERY_SECONDS": "1",
+        MARK: str(folder),
+    }  # fmt: skip
+    (folder / "mine.yaml").write_text((PROJECT / "configs/tiny.yaml").read_text().replace("name: tiny", "name: mine", 1))
+    prefect(environment, "work-pool", "create", "machines", "--type", "process")
+    parameters = {
+        "recipe": str(folder / "mine.yaml"),
+        "until": "",
+        "set": shlex.join(f"{name}={value}" for name, value in SETTINGS.items()),
+    }
+    prefect(
+        environment, "--no-prompt", "deploy", "flows/pretrain_flow.py:pretrain", "--name", "mine", "--pool", "machines",
+        "--params", json.dumps(parameters),
+    )  # fmt: skip
+    yield environment
+    stop([server])
+
+
+def worker(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    words = ["worker", "start", "--pool", "machines", "--type", "process", "--limit", "1"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "prefect", *words], env=environment, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def api(environment: dict[str, str], path: str, **body: Any) -> Any:
+    user, _, password = environment[AUTH].partition(":")
+    answer = httpx.post(f"{environment['PREFECT_API_URL']}/{path}/filter", json=body, auth=(user, password), timeout=60)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def state(environment: dict[str, str]) -> tuple[str, str]:
+    """Id and state of the newest flow run."""
+    (run,) = api(environment, "flow_runs", sort="EXPECTED_START_TIME_DESC", limit=1)
+    return run["id"], run["state_type"]
+
+
+def below(environment: dict[str, str]) -> list[psutil.Process]:
+    """The living processes that work on the home of the pool: those of flows and nodes, but not the server and the worker."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+            if process.environ().get(MARK) == environment[MARK] and process.status() != psutil.STATUS_ZOMBIE and "worker start" not in line:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_a_worker_runs_a_deployment_whose_nodes_are_tasks_at_once(pool: dict[str, str]) -> None:
+    process = worker(pool)
+    try:
+        prefect(pool, "deployment", "run", "pretrain/mine", "-p", "until=extract", "-p", "name=first", "--watch", "--watch-interval", "1")
+        run, ended = state(pool)
+        assert ended == "COMPLETED"
+        prefect(pool, "deployment", "run", "pretrain/mine", "-p", "until=preferences", "--watch", "--watch-interval", "1")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    tasks = {one["name"]: one for one in api(pool, "task_runs", flow_runs={"id": {"any_": [run]}})}
+    assert {name: one["state_type"] for name, one in tasks.items()} == {"crawl": "COMPLETED", "extract": "COMPLETED"}
+    home = Path(pool["LOAM_HOME"])
+    records = [runs.read_run(home, run_id) for run_id in runs.run_ids(home)]
+    assert [[line["node"] for line in one["nodes"]] for one in records] == [["crawl", "extract"], ["benchmarks", "preferences"]]
+    assert not below(pool)
+
+
+@pytest.mark.timeout(900)
+def test_nodes_at_once_are_tasks_at_the_same_time_and_a_dead_worker_ends_them(pool: dict[str, str]) -> None:
+    home = Path(pool["LOAM_HOME"])
+    process = worker(pool)
+    longer = "crawl.docs.max_pages=1000 benchmarks.docstrings.packages='[stdlib, numpy, networkx, nltk]'"
+    try:
+        prefect(pool, "deployment", "run", "pretrain/mine", "-p", "until=decontaminate", "-p", f"set={longer}")
+        held = lambda: {path.name.rpartition("-")[0] for path in home.glob("leases/*-*") if lease.held_by(path)}  # noqa: E731
+        until(lambda: held() >= {"crawl", "benchmarks"}, 300)
+        run, _ = state(pool)
+        until(lambda: len(running(pool, run)) == 2, 60)
+        assert (
+            running(pool, run) == {"crawl", "benchmarks"}
+            and len([one for one in below(pool) if "spawn_main" in " ".join(one.cmdline())]) >= 2
+        )
+    finally:
+        process.kill()
+        process.wait(60)
+    until(lambda: not below(pool), 60)
+    assert not held()
+
+
+def running(pool: dict[str, str], run: str) -> set[str]:
+    return {one["name"] for one in api(pool, "task_runs", flow_runs={"id": {"any_": [run]}}) if one["state_type"] == "RUNNING"}
