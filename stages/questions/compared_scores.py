@@ -147,22 +147,21 @@ def tested(task: str, metric: str, a: ItemValues, b: ItemValues, seed: int) -> V
     """Returns the verdict on whether b is better than a, paired over the items. A positive difference of the verdict speaks for b."""
     import numpy as np
 
-    from stages.evaluation.statistics import verdicts
+    from stages.evaluation.statistics import clusters, verdicts
     from stages.evaluation.statistics.claims import ONE_NUMBER, OTHER_ITEMS
 
     claim, lower = "b is better than a", (task, metric) == (VALIDATION, BITS)
     name = (task, "nll") if lower else (task, metric)
     ours, theirs = b.get(name, {}), a.get(name, {})
-    sizes = b.get((task, "bytes"), {}) if lower else dict.fromkeys(ours, 1.0)
+    sizes = b.get((task, "bytes"), {})
     if not ours or not theirs:
         return verdicts.untested(claim, metric, 0, ONE_NUMBER)
-    if not ours.keys() == theirs.keys() == sizes.keys() or (lower and a.get((task, "bytes")) != sizes):
+    if ours.keys() != theirs.keys() or (lower and not (ours.keys() == sizes.keys() and a.get((task, "bytes")) == sizes)):
         return verdicts.untested(claim, metric, 0, OTHER_ITEMS)
     items = sorted(ours)
-    new, old = (np.array([values[item] for item in items]) for values in (ours, theirs))
-    if not lower and np.isin([new, old], (0, 1)).all():
-        return verdicts.mcnemar_test(claim, metric, new, old)
-    gains = (old - new) / math.log(2) if lower else new - old
+    if not lower:
+        return clusters.paired_test(claim, metric, {item: (ours[item], theirs[item]) for item in items}, b, seed)
+    gains = np.array([theirs[item] - ours[item] for item in items]) / math.log(2)
     return verdicts.sign_flip_test(claim, metric, gains, np.array([sizes[item] for item in items]), seed)
 
 

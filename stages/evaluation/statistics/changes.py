@@ -88,7 +88,7 @@ def _tested(task: str, main: str, ours: ItemMetrics, theirs: ItemMetrics, seed: 
     gains = np.array([old[item] - new[item] if lower else new[item] - old[item] for item in new]) / (
         math.log(2) if task == VALIDATION else 1
     )
-    gained, size = clusters.sums(list(new), main, ours, gains, np.array([sizes[item] for item in new]))
+    gained, size = clusters.sums(list(new), ours, gains, np.array([sizes[item] for item in new]))
     return verdicts.sign_flip_test(claim, metric, gained, size, seed)
 
 

@@ -119,7 +119,7 @@ def _against_chance(score: ScoreEntry, chance: float, model: ModelScores, seed: 
     claim = f"The sft model beats chance on {score['task']} ({score['metric']})"
     right = model.values.get((score["task"], score["metric"]), {})
     items = list(right)
-    gains, sizes = clusters.sums(items, score["metric"], model.values, _column(right, items) - chance, np.ones(len(items)))
+    gains, sizes = clusters.sums(items, model.values, _column(right, items) - chance, np.ones(len(items)))
     if len(sizes) < len(items):
         return verdicts.sign_flip_test(claim, "accuracy", gains, sizes, seed)
     test = f"exact binomial test against {chance:.3g}"
@@ -134,16 +134,11 @@ def _more_right_answers(before: str, after: str, models: Mapping[str, ModelScore
             continue
         claim = f"The {after} model answers more of {task} right than the {before} model ({metric})"
         ours, theirs = models[after].values.get((task, metric), {}), models[before].values.get((task, metric), {})
-        items = list(ours)
         if ours.keys() != theirs.keys():
             yield verdicts.untested(claim, "accuracy", 0, OTHER_ITEMS)
-            continue
-        new, old = _column(ours, items), _column(theirs, items)
-        gains, sizes = clusters.sums(items, metric, models[after].values, new - old, np.ones(len(items)))
-        if len(sizes) < len(items):
-            yield verdicts.sign_flip_test(claim, "accuracy", gains, sizes, seed)
         else:
-            yield verdicts.mcnemar_test(claim, "accuracy", new, old)
+            pairs = {item: (value, theirs[item]) for item, value in ours.items()}
+            yield clusters.paired_test(claim, "accuracy", pairs, models[after].values, seed)
 
 
 def _margin_signs(dpo: DpoSummary) -> Iterator[Verdict]:

@@ -156,7 +156,8 @@ def _baselines(file: ExternalFile, labels: Sequence[str], ctx: Context) -> dict[
         raise StageError(f"The file is no CSV in UTF-8: {error}.", where=file.uri, do="Give the bundle's eval_meta_data.csv.") from None
     found: dict[str, float] = {}
     for number, row in enumerate(rows, 2):
-        if (label := row.get(TASK)) not in labels:
+        label = str(row.get(TASK))
+        if label not in labels:
             continue
         try:
             found[label] = float(row[BASELINE]) / 100

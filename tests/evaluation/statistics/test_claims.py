@@ -9,6 +9,7 @@ import pytest
 
 from stages.evaluation.statistics.claims import ModelScores, comparisons, required_claims
 from stages.evaluation.statistics.verdicts import Verdict, VerdictOutcome
+from stages.questions import compared_scores
 
 REACHED, NOT_SHOWN, OPPOSITE = VerdictOutcome
 BITS = math.log(2)
@@ -222,6 +223,19 @@ def test_items_of_a_task_of_a_group_are_one_observation() -> None:
     (chance,) = (v for v in required_claims({"sft": strong}, {}, 7) if "beats chance on group" in v.claim)
     assert (chance.pairs, chance.p, chance.outcome) == (4, pytest.approx(2 / 16), NOT_SHOWN)
     assert chance.difference == pytest.approx(17 / 20 - 0.2)
+
+
+def test_a_comparison_of_runs_takes_the_same_observations() -> None:
+    """Also of a metric that only the group has, as core has its centered accuracy."""
+    weak, strong = grouped(dict.fromkeys("abcd", 1)), grouped({"a": 5, "b": 4, "c": 5, "d": 3})
+
+    def values(of: ModelScores) -> compared_scores.ItemValues:
+        return {**of.values, ("group", "centered_acc"): {item: value / 2 for item, value in of.values["group", "acc"].items()}}
+
+    for metric in ("acc", "centered_acc"):
+        found = compared_scores.tested("group", metric, values(weak), values(strong), 7)
+        assert (found.pairs, found.p) == (4, pytest.approx(2 / 16)), metric
+    assert compared_scores.tested("a", "acc", values(weak), values(strong), 7).test == "exact McNemar test"
 
 
 def test_an_item_with_a_slash_of_no_group_is_an_observation_of_its_own() -> None:
