@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from flows.opened_recipe import Session
     from stages.questions.plan import Step
 
+AT_ONCE, MANY_CORES = 4, 8
+"""Nodes at once on a machine with many cores. On two busy cores, small nodes took longer in processes of their own than one after another (docs/runs.md)."""
 CORE_BYTES = 2e9
 """Memory of a worker; `loam doctor` warns of less per worker, too."""
 MODEL_COPIES = 2
@@ -65,7 +67,8 @@ def room_of(runtime: Runtime) -> Room:
     """Returns what a run may use of this machine."""
     from stages.training.run.training_run import limit_bytes
 
-    return Room(runtime.nodes_at_once, hardware()["cores"] or 1, limit_bytes())
+    cores = hardware()["cores"] or 1
+    return Room(runtime.nodes_at_once or (AT_ONCE if cores >= MANY_CORES else 1), cores, limit_bytes())
 
 
 def need_of(session: Session, step: Step, artifacts: Mapping[str, Artifact]) -> Need:

@@ -29,7 +29,7 @@ MARK = "LOAM_TEST_POOL"
 SETTINGS = {
     "crawl.docs": "{packages: [networkx], max_pages: 60}", "benchmarks.docstrings.packages": "[networkx]", "benchmarks.docstrings.items": "40",
     "conversations.docstrings.what": "100", "conversations.docstrings.complete": "400", "preferences.docstrings.what": "60",
-    "preferences.docstrings.complete": "120",
+    "preferences.docstrings.complete": "120", "runtime.nodes_at_once": "2",
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_a_worker_runs_a_deployment_whose_nodes_are_tasks_at_once(pool: dict[str
 def test_nodes_at_once_are_tasks_at_the_same_time_and_a_dead_worker_ends_them(pool: dict[str, str]) -> None:
     home = Path(pool["LOAM_HOME"])
     process = worker(pool)
-    longer = "crawl.docs.max_pages=1000 benchmarks.docstrings.packages='[stdlib, numpy, networkx, nltk]'"
+    longer = "crawl.docs.max_pages=1000 benchmarks.docstrings.packages='[stdlib, numpy, networkx, nltk]' runtime.nodes_at_once=2"
     try:
         prefect(pool, "deployment", "run", "pretrain/mine", "-p", "until=decontaminate", "-p", f"set={longer}")
         held = lambda: {path.name.rpartition("-")[0] for path in home.glob("leases/*-*") if lease.held_by(path)}  # noqa: E731

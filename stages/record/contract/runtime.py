@@ -111,9 +111,9 @@ class Runtime(StageConfig):
     """What engine ray asks for. It needs the extra `ray`."""
     workers: int = Field(2, ge=1, le=4096)
     """Number of processes for sharded data work on this machine: of engine local, and of engine ray without an address."""
-    nodes_at_once: int = Field(4, ge=1, le=100)
+    nodes_at_once: int | None = Field(None, ge=1, le=100)
     """Most nodes that run at the same time. A node starts beside others only if the cores, the memory and the GPUs of this machine have room for it
-    (docs/runs.md); 1 runs one after another."""
+    (docs/runs.md). null is 4, and 1 (one after another) on a machine with fewer than 8 cores."""
     tokenizer_memory_bytes: int = Field(4 << 30, ge=1 << 30)
     """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
     byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""

@@ -168,6 +168,7 @@ def test_a_network_error_of_a_node_beside_others_is_tried_again(tmp_path: Path, 
     assert sum("tries again" in line for line in logged(tmp_path / "home")) == 2
 
 
+@pytest.mark.long
 def test_a_forced_node_beside_others_is_built_again_and_compared(tmp_path: Path) -> None:
     run(tmp_path)
     run_id = run(tmp_path, force=["a", "b"])
@@ -240,6 +241,7 @@ def test_an_interruption_ends_all_nodes_and_is_recorded(number: signal.Signals, 
     assert said.count("Traceback (most recent call last)") <= 2, f"of the driver alone: {said}"
 
 
+@pytest.mark.long
 def test_after_a_kill_of_the_driver_nothing_works_on_and_the_next_run_builds_the_rest(tmp_path: Path) -> None:
     process = driver(tmp_path)
     process.kill()
@@ -252,6 +254,7 @@ def test_after_a_kill_of_the_driver_nothing_works_on_and_the_next_run_builds_the
     assert [line["state"] for line in runs.read_run(tmp_path / "home", run_id)["nodes"]] == ["built"] * 6
 
 
+@pytest.mark.long
 def test_two_runs_at_once_on_a_home_build_each_node_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOAM_TOY_SECONDS", json.dumps(dict.fromkeys(READS, 0.3)))
     command = [sys.executable, "-c", DRIVER, str(tmp_path)]

@@ -94,7 +94,11 @@ def test_the_room_is_what_this_process_may_use(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(room, "hardware", lambda: {**hardware(), "cores": 12})
     monkeypatch.setattr("stages.training.run.training_run.limit_bytes", lambda: 5 << 30)
     session = open_session("tiny", ["runtime.nodes_at_once=3"], str(tmp_path / "home"))
-    assert room_of(session.recipe.runtime) == Room(3, 12, 5 << 30) and open_session("tiny", [], "").recipe.runtime.nodes_at_once == 4
+    assert room_of(session.recipe.runtime) == Room(3, 12, 5 << 30)
+    default = open_session("tiny", [], str(tmp_path / "home")).recipe.runtime
+    assert room_of(default).nodes == 4
+    monkeypatch.setattr(room, "hardware", lambda: {**hardware(), "cores": 7})
+    assert room_of(default) == Room(1, 7, 5 << 30)
 
 
 def test_of_the_machine_with_two_cores_only_nodes_of_one_core_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +143,7 @@ def test_the_plan_of_a_recipe_says_it_in_a_line_and_in_the_answer(
 ) -> None:
     monkeypatch.setattr(room, "hardware", lambda: {**hardware(), "cores": 2})
     words = ["plan", "tiny", "--until", "decontaminate", "--home", str(tmp_path / "home")]
-    assert main([*words, "--json"]) == 0
+    assert main([*words, "--set", "runtime.nodes_at_once=4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["answer"]
     assert answer["at_once"] == [["benchmarks", "crawl"]] and answer["size"]["at once"] == "benchmarks with crawl (runtime.nodes_at_once)"
-    assert main([*words, "--set", "runtime.nodes_at_once=1"]) == 0 and "at once" not in capsys.readouterr().out
+    assert main(words) == 0 and "at once" not in capsys.readouterr().out, "of two cores, one after another is the default"
