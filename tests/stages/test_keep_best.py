@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from stages.record.run.runner import Event
 from stages.record.tables.parquet import read_rows, schema, write_rows
 from stages.training import dpo, sft
 from stages.training.checkpoints.snapshot_folders import adapter_milestones, milestones, name_of
+from stages.training.loop.training_loop import TrainingError, finish
 from stages.training.measures.best_step import best_step
 from stages.training.run.training_tables import training_section
 from tests.conftest import run_stage
@@ -42,6 +44,15 @@ def test_the_least_loss_counts_and_of_equal_ones_the_first() -> None:
     assert best_step([line(0, 0.5), line(2, 1.5), {"step": 3, "loss": 0.1}, line(4, 1.25), line(6, 1.25), line(8, 1.5)]) == 4
     assert best_step([line(2, float("nan")), line(4, None), line(6, 9.0), line(8, float("inf"))]) == 6
     assert best_step([line(0, 0.5), line(2, float("nan"))]) is None
+
+
+def test_a_training_without_a_finite_validation_loss_has_nothing_to_publish() -> None:
+    beat = SimpleNamespace(reach=lambda activity: None)
+    run: Any = SimpleNamespace(
+        job=SimpleNamespace(keep_best=True), evaluations=[line(0, 1.0), line(2, float("nan"))], events=SimpleNamespace(heartbeat=beat)
+    )
+    with pytest.raises(TrainingError, match="keep: best has no step to choose, because no evaluation has a finite validation loss"):
+        finish(run)
 
 
 def test_one_evaluation_leaves_no_choice() -> None:

@@ -150,11 +150,11 @@ def base(chain: Chain, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_setting_is_listed(stage: str) -> None:
-    lora = {"lora.rank", "lora.alpha", "lora.targets"}
-    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay, test_lora
+    tuning = {"keep", "lora.rank", "lora.alpha", "lora.targets", "lora.dropout"}
+    elsewhere = {  # see test_continued_training, test_depth, test_sft_replay, test_lora, test_keep_best
         "pretrain": {"continue_from", "rewarm_steps", "model.depth", "budget.flops"},
-        "sft": {"replay", "too_long", *lora},
-        "dpo": lora,
+        "sft": {"replay", "too_long", *tuning},
+        "dpo": tuning,
     }
     assert set(settings_of(STAGES[stage].config)) == OTHER[stage].keys() | elsewhere.get(stage, set())
 

@@ -80,7 +80,9 @@ def _steps_of_job(root: Path, fingerprint: str, rewinds: Sequence[Rewind], say: 
             yield step
 
 
-def prune(root: Path, step: int, keep: int, milestones: Collection[int] = (), back: int = 0) -> None:
+def prune(
+    root: Path, step: int, keep: int, milestones: Collection[int] = (), back: int = 0, best: Callable[[int], int | None] = lambda step: None,
+) -> None:  # fmt: skip
     """Deletes all snapshots except the milestones, the newest `keep` of all up to `step`, the one that was just saved, and one to go back to.
 
     A later one was passed over when the job started, because it is damaged or of another job. Kept, it would take the place of a good one.
@@ -91,11 +93,14 @@ def prune(root: Path, step: int, keep: int, milestones: Collection[int] = (), ba
         keep: How many of the newest snapshots stay.
         milestones: Steps of the snapshots that stay until the artifact is published.
         back: The newest snapshot that is at least so many steps older than `step` stays too; 0 keeps none for it.
+        best: Step -> the best one up to it, or None. Of each snapshot from which the job may go on, the best one up to it stays.
     """
     folders = sorted(path for path in root.glob("step-*") if path.suffix != ".partial")
     sound = [folder for folder in folders if folder.name <= name_of(step)]
     old = [folder for folder in sound if back and folder.name <= name_of(max(step - back, 0))]
-    kept = {*(folder.name for folder in (*sound[-keep:], *old[-1:])), *(name_of(one) for one in milestones if one <= step)}
+    going_on = (*sound[-keep:], *old[-1:])
+    bests = [found for folder in going_on if (found := best(int(folder.name.removeprefix("step-")))) is not None]
+    kept = {*(folder.name for folder in going_on), *(name_of(one) for one in (*milestones, *bests) if one <= step)}
     for folder in folders:
         if folder.name not in kept:
             shutil.rmtree(folder)

@@ -348,7 +348,7 @@ def finish(run: Run) -> None:
         milestones = snapshot_folders.adapter_milestones(out) if job.lora else snapshot_folders.milestones(out)
         places = {step: milestones / snapshot_folders.name_of(step) for step in sorted(others)}
         places[published] = out / (snapshot_folders.ADAPTERS if job.lora else "checkpoint")
-        for step in places.keys() - {job.steps}:
+        for step in sorted(places.keys() - {job.steps}):
             _refuse_damaged(run, step)
         for step, place in places.items():
             shutil.rmtree(place, ignore_errors=True)  # of an earlier start, which lost a machine after it had linked them
@@ -405,10 +405,11 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     folder, rewinds = snapshot_folders.root(Path(job.scratch)), read_rewinds(Path(job.scratch), job.fingerprint())
     back = settings.guard.rewind_steps if settings.guard.action == "rewind" else 0
 
+    def best(step: int) -> int | None:
+        return best_step(line for line in list(evaluations) if line["step"] <= step) if job.keep_best else None
+
     def prune(step: int) -> None:
-        # A later evaluation may be there already, but not its snapshot.
-        best = best_step(line for line in list(evaluations) if line["step"] <= step) if job.keep_best else None
-        snapshots.prune(folder, step, job.machine.keep_snapshots, [*job.milestones, *([best] if best else [])], back)
+        snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones, back, best)
 
     writer = SnapshotWriter(engine, folder, job.fingerprint(), prune, events.heartbeat.tick, rewinds)
     token_bytes = np.load(job.token_bytes) if job.token_bytes else None

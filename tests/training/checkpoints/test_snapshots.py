@@ -197,6 +197,15 @@ def test_one_snapshot_to_go_back_to_stays(tmp_path: Path, backwards: None, back:
     assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == left
 
 
+@pytest.mark.parametrize(("keep", "back", "left"), [(1, 0, [8, 10]), (2, 0, [8, 9, 10]), (4, 0, [4, 5, 8, 9, 10]), (1, 4, [4, 5, 8, 10])])
+def test_the_best_step_up_to_each_snapshot_to_go_on_from_stays(tmp_path: Path, keep: int, back: int, left: list[int]) -> None:
+    """Up to step 7 step 4 is the best, from then on step 8: who goes back to step 5, or finds the later ones damaged, needs step 4."""
+    for step in (3, 4, 5, 8, 9, 10):
+        (tmp_path / f"step-{step:010d}").mkdir()
+    snapshots.prune(tmp_path, 10, keep, (), back, lambda step: None if step < 4 else 4 if step < 8 else 8)
+    assert sorted(int(path.name[5:]) for path in tmp_path.iterdir()) == left
+
+
 def test_hashing_goes_on_is_told_for_every_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large shard takes minutes: the launcher must not take them for a hang."""
     written(tmp_path / "step-0000000003", 1, 3)
