@@ -12,6 +12,8 @@ import re
 import shutil
 from pathlib import Path
 
+from stages.training.job.job import RankJob
+
 ADAPTERS = "adapter_checkpoint"
 """Folder of an artifact in which the last checkpoint of a training with LoRA is. The folder checkpoint/ has the merged weights."""
 SNAPSHOT = re.compile(r"step-(\d{10})")
@@ -35,6 +37,19 @@ def name_of(step: int) -> str:
 def steps_in(folder: Path) -> list[int]:
     """Returns the steps of the snapshots or milestones in a folder, in order; those that are being written do not count."""
     return sorted(int(found[1]) for path in folder.glob("step-*") if (found := SNAPSHOT.fullmatch(path.name)))
+
+
+def published(job: RankJob) -> dict[int, Path]:
+    """Returns step -> where the snapshot of that step is linked when training is done: the milestones and the last checkpoint of the artifact."""
+    out = Path(job.out)
+    places = {step: milestones(out) / name_of(step) for step in job.milestones}
+    return places | {job.steps: out / (ADAPTERS if job.lora else "checkpoint")}
+
+
+def is_linked(source: Path, target: Path) -> bool:
+    """Returns whether `target` has the files of `source`, which `link_tree` has made."""
+    found, wanted = ({path.relative_to(top) for path in top.rglob("*")} for top in (target, source))
+    return bool(wanted) and found == wanted
 
 
 def link_tree(source: Path, target: Path) -> None:

@@ -204,9 +204,14 @@ class RankJob:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def job_text(job: RankJob) -> bytes:
+    """Returns the job as JSON. Of the settings it has only fields that a rank reads."""
+    return _adapter().dump_json(job, indent=1)
+
+
 def write_job(job: RankJob, path: Path) -> Path:
-    """Returns the path, after writing the job as JSON. Of the settings it writes only fields that a rank reads."""
-    path.write_bytes(_adapter().dump_json(job, indent=1))
+    """Returns the path, after writing the job (`job_text`)."""
+    path.write_bytes(job_text(job))
     return path
 
 

@@ -328,12 +328,9 @@ def finish(run: Run) -> None:
     """
     run.events.heartbeat.reach(Activity.HANDING_OVER)
     if run.engine.rank == 0:
-        out = Path(run.job.out)
-        places = {step: snapshot_folders.milestones(out) / snapshot_folders.name_of(step) for step in run.job.milestones}
-        for step in places:
+        for step in run.job.milestones:
             _refuse_damaged(run, step)
-        last = out / (snapshot_folders.ADAPTERS if run.job.lora else "checkpoint")
-        for step, place in {**places, run.job.steps: last}.items():
+        for step, place in snapshot_folders.published(run.job).items():
             shutil.rmtree(place, ignore_errors=True)  # of an earlier start, which lost a machine after it had linked them
             snapshot_folders.link_tree(run.snapshots / snapshot_folders.name_of(step), place)
     run.engine.barrier()

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stages.training.checkpoints import snapshot_folders
 from stages.training.checkpoints.rewinds import read_rewinds
 from stages.training.data.order import Order
 from stages.training.data.phases import OrderError, Phase, sequences_before
@@ -136,18 +137,33 @@ def run(job: RankJob, listener: Listener, observers: Observers, start: Starter =
         before_start = reached
         try:
             launch(job, listen, listener.child_environment(), start)
+            before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
+            if rewinds == before:
+                _refuse_lost_checkpoint(job)
+                break
         except LaunchError as error:
             vain = 0 if reached > before_start else vain + 1
             if not error.passing or vain == STARTS:
                 raise
             listener.log(f"starts the training again from its last snapshot, because: {error}")
-            observers.goes_back()
-            continue
-        before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
-        if rewinds == before:
-            break
         observers.goes_back()
     return read_metrics(scratch / "metrics.jsonl")
+
+
+def _refuse_lost_checkpoint(job: RankJob) -> None:
+    """Checks that the artifact's folder has what the ranks have linked into it.
+
+    A driver that was killed and comes back empties the folder, while the ranks of a cluster go on: they may have linked their last snapshot before.
+
+    Raises:
+        LaunchError: It has not; another start links it again.
+    """
+    if not isinstance(job.settings, TrainingSettings) or job.stop_after or job.blame:
+        return
+    root = snapshot_folders.root(Path(job.scratch))
+    for step, place in snapshot_folders.published(job).items():
+        if not snapshot_folders.is_linked(root / snapshot_folders.name_of(step), place):
+            raise LaunchError(f"The ranks have ended, but {place} is not what they have linked.", passing=True)
 
 
 def remedy(error: Exception, scratch: Path) -> str:
