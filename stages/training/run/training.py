@@ -155,6 +155,7 @@ def machine(ctx: Context) -> Machine:
         offload_optimizer=runtime.offload_optimizer,
         recompute=runtime.recompute,
         zero_stage=runtime.zero_stage,
+        zero_hpz_partition_size=runtime.zero_hpz_partition_size,
         kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
         stall_limit_s=runtime.stall_limit_s,
         stop_grace_s=runtime.stop_grace_s,

@@ -297,6 +297,7 @@ def rank_bytes(job: RankJob) -> int:
     load = TrainingLoad(
         machine.ranks, machine.zero_stage, machine.micro_batch_size, _longest(job), settings.precision, machine.recompute,
         settings.optimizer.state_tensors(), machine.device, machine.offload_optimizer, settings.checkpoint_every_steps != 0, job.compiles(), lora=job.lora,
+        copy_ranks=machine.zero_hpz_partition_size,
     )  # fmt: skip
     return rank_memory_bytes(job.model, load)
 
