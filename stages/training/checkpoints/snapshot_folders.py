@@ -11,8 +11,10 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from stages.training.job.job import RankJob
+if TYPE_CHECKING:
+    from stages.training.job.job import RankJob
 
 ADAPTERS = "adapter_checkpoint"
 """Folder of an artifact in which the last checkpoint of a training with LoRA is. The folder checkpoint/ has the merged weights."""

@@ -223,7 +223,7 @@ def padded_passes(sequences: Sequence[int] | np.ndarray, ranks: int, size: int) 
     return padded.reshape(-1, ranks, size)
 
 
-def replace_changed(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def replace_changed(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Writes a file that ranks read, in one step. One that has the same bytes stays: ranks that a killed driver left may have it open.
 
     Args:

@@ -81,6 +81,13 @@ class StoredSnapshots:
         if names:
             self.sending = self.pool.submit(self._send, list(names.values()))
 
+    def send_rest(self) -> None:
+        """Begins to send what is left, after what is being sent, unless training is done."""
+        if not self.over:
+            if self.sending:
+                self.sending.result()
+            self.look()
+
     def _name(self, step: int) -> str:
         """Returns the name of a snapshot in the store; empty if it was deleted meanwhile."""
         try:
@@ -215,10 +222,7 @@ def stored_snapshots(job: RankJob, ctx: Context) -> Iterator[Callable[[], None]]
     with own.pool:
         try:
             yield own.look
-        except BaseException:
-            if own.sending:
-                own.sending.result()
-            own.look()
-            raise
-        own.over = True
+            own.over = True
+        finally:
+            own.send_rest()
     own.clear()
