@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stages.record.contract.runtime import KubernetesRequest, SlurmTraining
-from stages.training.job.job import Machine, RankJob
+from stages.training.job.job import Machine, RankJob, write_job
 from stages.training.launch import agents, kubernetes_agents, slurm_agents
 from stages.training.launch.events import event_path
 from stages.training.launch.launch import LaunchError, launch
@@ -141,8 +141,6 @@ training_run.run(read_job(Path(sys.argv[1])), listener, training_run.Observers()
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_driver_that_comes_back_goes_on_with_its_pods(tmp_path: Path, cluster: Path, emptied: bool) -> None:
     """The ranks go on while no driver works. A driver whose artifact folder was emptied after they had linked the checkpoint links it again."""
-    from stages.training.job.job import write_job
-
     job = changed(small_job(tmp_path / "data", Machine(2, "cpu", 1, 1), 60), checkpoint_every_steps=20)
     here = at(job, tmp_path / "here", job.machine)
     launch(here, lambda rank, event: None, os.environ)
@@ -199,20 +197,21 @@ def test_an_artifact_folder_without_the_checkpoint_is_a_start_that_links_it_agai
 
 
 def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pods of this kubectl are processes that end at once, because nothing in the image is asked to wait."""
-    asked: Callable[[KubernetesRequest], Any] = lambda request: kubernetes_agents.starter(request, lambda text: None)  # noqa: E731
     states = {"status": {"conditions": list[dict[str, str]]()}}
 
     def kubectl(verb: str, *words: object, given: str = "") -> subprocess.CompletedProcess[str]:
         deleted.extend([str(words[1])] if verb == "delete" else [])
         return subprocess.CompletedProcess([], 0, json.dumps(states), "")
 
+    def started(request: KubernetesRequest) -> Any:
+        return kubernetes_agents.starter(request, lambda text: None)(job, VARIABLES)
+
     deleted: list[str] = []
     monkeypatch.setattr(kubernetes_agents, "kubectl", kubectl)
-    first = asked(ASKED)(job, VARIABLES)
-    assert asked(ASKED)(job, VARIABLES).name == first.name and not deleted
-    second = asked(ASKED.model_copy(update={"queue": "gpus"}))(job, VARIABLES)
+    first, queued = started(ASKED), ASKED.model_copy(update={"queue": "gpus"})
+    assert started(ASKED).name == first.name and not deleted
+    second = started(queued)
     assert deleted == [f"jobset/{first.name}"] and second.name != first.name
     states["status"]["conditions"] = [{"type": "Failed", "status": "True"}]
-    asked(ASKED.model_copy(update={"queue": "gpus"}))(job, VARIABLES)
+    started(queued)
     assert deleted == [f"jobset/{first.name}", f"jobset/{second.name}"]
