@@ -272,7 +272,7 @@ def perform_here(node: str, work: Callable[[Report], Result]) -> Result:
             raise
         except NETWORK_ERRORS as error:
             if (pause := next(pauses, None)) is None:
-                what, where = f"{node} could not read over the network, {len(RETRY_PAUSES_S) + 1} times.", f"last answer: {error}"
+                what, where = f"{node} failed {len(RETRY_PAUSES_S) + 1} times because of the network.", f"last answer: {error}"
                 do = "Check the network and the host, then run the same command again; finished shards are kept."
                 raise StageError(what, where=where, do=do) from error
             WATCHER.get()(Event("log", node, {"line": f"{error}; tries again in {pause} s"}))

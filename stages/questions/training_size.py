@@ -187,7 +187,7 @@ def rank_memory_bytes(runtime: Runtime, settings: TrainingSettings, shape: Model
         runtime.ranks, runtime.zero_stage, runtime.micro_batch_size, shape.max_position_embeddings, settings.precision,
         runtime.recompute, settings.optimizer.state_tensors(), "cuda" if runtime.gpus else "cpu", runtime.offload_optimizer,
         settings.checkpoint_every_steps != 0, runtime.compile is not False and settings.precision != "fp32",
-        lora=lora_of(settings),
+        lora=lora_of(settings), copy_ranks=runtime.zero_hpz_partition_size,
     )  # fmt: skip
     return training_memory.rank_memory_bytes(shape, load)
 

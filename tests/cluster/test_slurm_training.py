@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -112,6 +113,11 @@ def kill_the_driver(cluster: Cluster, running: subprocess.Popen[bytes], folder: 
     running.wait(timeout=60)
 
 
+def kill_the_driver_and_ask_for_more(cluster: Cluster, running: subprocess.Popen[bytes], folder: Path) -> None:
+    """The next driver keeps three snapshots, so its job is another one."""
+    kill_the_driver(cluster, running, folder)
+
+
 def tell_that_time_is_up(cluster: Cluster, running: subprocess.Popen[bytes], folder: Path) -> None:
     """What Slurm sends before it ends a job, by --signal=B:TERM."""
     cluster.run("scancel", "--batch", "--signal=TERM", cluster.run("squeue", "-h", "-o", "%A").split()[0])
@@ -119,7 +125,7 @@ def tell_that_time_is_up(cluster: Cluster, running: subprocess.Popen[bytes], fol
 
 SAID = {
     nothing: "", kill_a_rank: "starts the training again from its last snapshot", kill_a_node: "starts the training again from its last snapshot",
-    kill_the_driver: "which a driver left that was killed", tell_that_time_is_up: "The time of the job of Slurm is up",
+    kill_the_driver: "goes on with job", kill_the_driver_and_ask_for_more: "cancels job", tell_that_time_is_up: "The time of the job of Slurm is up",
 }  # fmt: skip
 
 
@@ -136,13 +142,19 @@ def test_two_nodes_give_the_bytes_of_one_machine(
         assert running.poll() is None, (tmp_path / "said").read_text()
         fault(cluster, running, tmp_path)
         if running.poll() is not None:
-            running = driver(there, cluster, tmp_path)
+            more = replace(there, machine=replace(there.machine, keep_snapshots=3))
+            running = driver(more if fault is kill_the_driver_and_ask_for_more else there, cluster, tmp_path)
         assert running.wait(timeout=600) == 0, (tmp_path / "said").read_text()
     finally:
         running.send_signal(signal.SIGTERM)
         running.wait(timeout=300)
     assert files(there) == expected
-    assert SAID[fault] in (tmp_path / "said").read_text()
+    said = (tmp_path / "said").read_text()
+    assert SAID[fault] in said
+    if fault is kill_the_driver:
+        assert said.count("2 nodes with") == 1, "no second job"
+        steps = [json.loads(line)["step"] for line in first.read_text().splitlines() if '"kind": "step"' in line]
+        assert steps == list(range(1, STEPS + 1)), "one start made every step"
     assert not cluster.run("squeue", "-h").strip() and not ranks(tmp_path)
     until(lambda: cluster.states() <= {"idle"}, 120)
 

@@ -284,7 +284,7 @@ def test_a_network_error_is_tried_again(times: int, tmp_path: Path, monkeypatch:
             run(tmp_path, perform=broken)
             assert tries == ["words"] * 3 + ["count"] and pauses[:2] == [2, 10] and lines[0] == "gone; tries again in 2 s"
         else:
-            with pytest.raises(StageError, match="words could not read over the network, 4 times") as error:
+            with pytest.raises(StageError, match="words failed 4 times because of the network") as error:
                 run(tmp_path, perform=broken)
             assert tries == ["words"] * 4 and "run the same command again" in error.value.do and "last answer: gone" in error.value.where
     finally:

@@ -173,6 +173,13 @@ def test_whatever_request_fails_nothing_is_lost_and_nothing_half_published(fault
     assert number > (6 if second else 12)
 
 
+def test_a_store_that_cannot_be_written_stops_the_node_after_all_attempts(s3: S3, tmp_path: Path) -> None:
+    s3.fault = lambda request: "500" if request.method == "PUT" and "/files/" in request.key else ""
+    with pytest.raises(StageError, match=r"^words failed 2 times because of the network\.") as caught:
+        run(tmp_path / "here")
+    assert "last answer: s3://bucket/team: could not write word/" in caught.value.where
+
+
 def other_count(config: CountConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
     outcome = run_count(config, inputs, out, ctx)
     (out / "count.txt").write_text((out / "count.txt").read_text() + " otherwise")

@@ -81,7 +81,7 @@ def test_a_network_that_stays_away_is_one_clear_error(quick: None) -> None:
     with pytest.raises(StageError) as caught:
         run(failing(99, TimeoutError("no answer in 30 s"), tries))
     assert len(tries) == 4
-    assert "toy could not read over the network, 4 times." in str(caught.value) and "no answer in 30 s" in str(caught.value)
+    assert "toy failed 4 times because of the network." in str(caught.value) and "no answer in 30 s" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,9 @@ def handler(s3: S3) -> type[BaseHTTPRequestHandler]:
                 self.answer(404, code="NoSuchBucket")
             elif self.command == "PUT":
                 self.put(key, data)
+            elif self.command == "DELETE":
+                self.objects.pop(key, None)
+                self.answer(204)
             elif "list-type" in query:
                 self.listed(query)
             else:
@@ -131,7 +134,7 @@ def handler(s3: S3) -> type[BaseHTTPRequestHandler]:
                 f"<ListBucketResult><KeyCount>{len(names)}</KeyCount><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>".encode(),
             )
 
-        do_GET = do_HEAD = do_PUT = serve
+        do_GET = do_HEAD = do_PUT = do_DELETE = serve
 
         def log_message(self, *values: object) -> None:
             """Stays quiet."""

@@ -5,6 +5,7 @@ Guarantee: no field is part of a key, and none changes the bytes of a data stage
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import pydantic
@@ -143,6 +144,10 @@ class Runtime(StageConfig):
     zero_stage: Literal[1, 3] = 3
     """DeepSpeed ZeRO stage. Under 3 the ranks divide weights, gradients and optimizer state; under 1 only the fp32 weights and the optimizer
     state, which needs more memory and less communication. 1 is for one GPU. A run may continue under the other stage."""
+    zero_hpz_partition_size: int = Field(1, ge=1, le=4096)
+    """Processes of a group that gather the weights for the backward pass from each other, such as those of one machine (hpZ of ZeRO++): fewer bytes
+    cross the network between machines, for a copy of the weights per group. 1: all processes of the training gather them. It needs zero_stage 3, and must divide
+    the processes of a machine. The checkpoints are the same."""
     offload_optimizer: bool = False
     """Keeps the optimizer state in host memory. It needs zero_stage 3."""
     recompute: Literal["none", "feed_forward", "block"] = "none"
@@ -188,6 +193,16 @@ class Runtime(StageConfig):
         """GPUs that a training takes on this machine: none where its trainings run elsewhere."""
         return self.gpus if self.launcher == "local" else 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_sequence_parallelism(cls, given: object) -> object:
+        if isinstance(given, Mapping) and "sequence_parallel_size" in given:
+            raise ValueError(
+                "Loam does not divide a sequence over processes (DeepSpeed's sequence_parallel_size, Ulysses): each of them computes whole sequences. "
+                "For longer ones, set micro_batch_size to 1 and recompute to block; docs/cluster.md says what was tried"
+            )
+        return given
+
     @model_validator(mode="after")
     def _launcher_has_its_nodes(self) -> Runtime:
         if self.launcher == "local" and self.nodes > 1:
@@ -199,6 +214,17 @@ class Runtime(StageConfig):
         if self.launcher == "hosts" and len(self.hosts.names) != self.nodes:
             raise ValueError(
                 f"nodes is {self.nodes:,}, but hosts.names has {len(self.hosts.names):,}; name as many hosts as there are nodes"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_divide_a_machine(self) -> Runtime:
+        size, here = self.zero_hpz_partition_size, self.gpus or self.cpu_ranks
+        if size > 1 and self.zero_stage != 3:
+            raise ValueError("zero_hpz_partition_size needs zero_stage 3; set zero_stage to 3 or zero_hpz_partition_size to 1")
+        if here % size:
+            raise ValueError(
+                f"zero_hpz_partition_size is {size:,}, which does not divide the {here:,} processes of a machine; set it to one that does"
             )
         return self
 

@@ -1,7 +1,8 @@
 """A store of published artifacts in a bucket (s3://bucket/prefix), which homes share that share no file system.
 
-Layout: loam-store.json, which says that it is one; files/<2 digits>/<sha256> for the files of all artifacts; manifests/<node>/<key>.json.
-Guarantee: Loam overwrites and deletes nothing in a store. A file is named after its content, so attempts that write the same key share no name.
+Layout: loam-store.json, which says that it is one; files/<2 digits>/<sha256> for the files of all artifacts; manifests/<node>/<key>.json; and
+snapshots/ (stages/training/run/stored_snapshots.py).
+Guarantee: Loam overwrites nothing in a store, and deletes only snapshots. A file is named after its content, so attempts that write the same key share no name.
 A manifest is written last, by a put with If-None-Match: of all attempts at a key one wins, the others get 412 and read what won. So whatever a
 kill leaves, each manifest in the store is whole and its files are there. A store that ignores the condition is refused (`open_store`).
 Faults: a request is sent again after a 5xx answer, a cut and a timeout, with growing pauses (ATTEMPTS); what still fails is a
@@ -37,7 +38,7 @@ CONDITIONS: dict[int, type[OSError]] = {404: FileNotFoundError, 409: Interrupted
 EXPIRED = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired")
 UNCONDITIONAL = "The store does not obey If-None-Match, so two runs could both publish one key there."
 OTHER_STORE = "Use one that does (Amazon S3 and current MinIO do; `rclone serve s3` does not), or leave runtime.store out."
-RIGHTS = "s3:ListBucket, s3:GetObject and s3:PutObject"
+RIGHTS = "s3:ListBucket, s3:GetObject, s3:PutObject and, for snapshots of trainings, s3:DeleteObject"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,17 @@ class ObjectStore:
                 _pause(attempt)
         raise ConnectionError(f"{self.uri}: {name} was written by others {ATTEMPTS} times at once")
 
+    def names(self, prefix: str) -> list[str]:
+        """Returns the names of the objects below a prefix, without it."""
+        with _faults(self.uri, f"list {prefix}"):
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix + prefix)
+            return [one["Key"][len(self.prefix + prefix) :] for page in pages for one in page.get("Contents", ())]
+
+    def remove(self, name: str) -> None:
+        """Removes an object, if it is there."""
+        with _faults(self.uri, f"remove {name}"):
+            self.client.delete_object(Bucket=self.bucket, Key=self.prefix + name)
+
     def has(self, file: FileEntry) -> bool:
         """Returns whether the content of a file is there with its size."""
         place = {"Bucket": self.bucket, "Key": self.prefix + file_name(file)}
@@ -96,20 +108,20 @@ class ObjectStore:
         except FileNotFoundError:
             return False
 
-    def upload(self, path: Path, file: FileEntry) -> None:
-        """Writes the content of a file. It appears whole or not at all, in parts above 8 MB."""
+    def upload(self, path: Path, file: FileEntry, place: str = "") -> None:
+        """Writes the content of a file, below `place`. It appears whole or not at all, in parts above 8 MB."""
         with path.open("rb") as source, _faults(self.uri, f"write {file['path']}"):
-            self.client.upload_fileobj(source, self.bucket, self.prefix + file_name(file))
+            self.client.upload_fileobj(source, self.bucket, self.prefix + place + file_name(file))
 
-    def download(self, file: FileEntry, path: Path, parts: Path) -> bool:
+    def download(self, file: FileEntry, path: Path, parts: Path, place: str = "") -> bool:
         """Returns whether the store has the content of a file, after writing it to a path, where it appears whole.
 
-        The caller compares the sha256. parts: A folder on the same disk, for what is not whole yet.
+        The caller compares the sha256. parts: A folder on the same disk, for what is not whole yet. place: see `upload`.
         """
         part = parts / secrets.token_hex(8)
         try:
             with part.open("wb") as target:
-                there = self._copy(file_name(file), file["path"], target)
+                there = self._copy(place + file_name(file), file["path"], target)
             if there:
                 os.replace(part, path)
             return there

@@ -11,6 +11,10 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stages.training.job.job import RankJob
 
 ADAPTERS = "adapter_checkpoint"
 """Folder of an artifact in which the published checkpoint of a training with LoRA is. The folder checkpoint/ has the merged weights."""
@@ -40,6 +44,25 @@ def name_of(step: int) -> str:
 def steps_in(folder: Path) -> list[int]:
     """Returns the steps of the snapshots or milestones in a folder, in order; those that are being written do not count."""
     return sorted(int(found[1]) for path in folder.glob("step-*") if (found := SNAPSHOT.fullmatch(path.name)))
+
+
+def published(job: RankJob, step: int) -> dict[int, Path]:
+    """Returns step -> where the snapshot of that step is linked when training is done: the checkpoint of the artifact, and its milestones.
+
+    Args:
+        job: The job.
+        step: The step whose snapshot is the checkpoint. If it is not the last one, that is a milestone.
+    """
+    out = Path(job.out)
+    others = adapter_milestones(out) if job.lora else milestones(out)
+    places = {one: others / name_of(one) for one in sorted({*job.milestones, job.steps})}
+    return places | {step: out / (ADAPTERS if job.lora else "checkpoint")}
+
+
+def is_linked(source: Path, target: Path) -> bool:
+    """Returns whether `target` has the files of `source`, which `link_tree` has made."""
+    found, wanted = ({path.relative_to(top) for path in top.rglob("*")} for top in (target, source))
+    return bool(wanted) and found == wanted
 
 
 def link_tree(source: Path, target: Path) -> None:

@@ -15,10 +15,13 @@ Shape legend: B sequences, L tokens per sequence, P segments per sequence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import filecmp
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -220,6 +223,27 @@ def padded_passes(sequences: Sequence[int] | np.ndarray, ranks: int, size: int) 
     return padded.reshape(-1, ranks, size)
 
 
+def replace_changed(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Writes a file that ranks read, in one step. One that has the same bytes stays: ranks that a killed driver left may have it open.
+
+    Args:
+        path: The file.
+        write: Writes its content into an open file.
+    """
+    partial_file = path.with_name(f"{path.name}.partial")
+    with partial_file.open("wb") as file:
+        write(file)
+    if path.is_file() and filecmp.cmp(path, partial_file, shallow=False):
+        partial_file.unlink()
+    else:
+        os.replace(partial_file, path)
+
+
+def save_changed(path: Path, array: np.ndarray) -> None:
+    """Writes an array as a .npy file; see `replace_changed`."""
+    replace_changed(path, partial(np.save, arr=array))
+
+
 def write_sequence_files(
     folder: Path,
     items: Sequence[tuple[np.ndarray, np.ndarray]],
@@ -245,12 +269,13 @@ def write_sequence_files(
     top = max((int(ids.max()) for ids, _ in items), default=0)
     dtype = "uint16" if top < 1 << 16 else "uint32"
     none = np.zeros(0, np.int64)
-    np.concatenate([none, *(items[i][0] for i in ordered)]).astype(np.dtype(dtype).newbyteorder("<")).tofile(folder / "tokens.bin")
-    np.concatenate([none, *(items[i][1] for i in ordered)]).astype(np.uint8).tofile(folder / "mask.bin")
-    np.save(folder / "segments.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
-    np.save(folder / "sequences.npy", np.concatenate([[0], np.cumsum(np.bincount(sequence_of))]).astype(np.int64))
+    tokens = np.concatenate([none, *(items[i][0] for i in ordered)]).astype(np.dtype(dtype).newbyteorder("<"))
+    replace_changed(folder / "tokens.bin", tokens.tofile)
+    replace_changed(folder / "mask.bin", np.concatenate([none, *(items[i][1] for i in ordered)]).astype(np.uint8).tofile)
+    save_changed(folder / "segments.npy", np.stack([np.zeros_like(lengths), starts, lengths], 1))
+    save_changed(folder / "sequences.npy", np.concatenate([[0], np.cumsum(np.bincount(sequence_of))]).astype(np.int64))
     if references is not None:
-        np.save(folder / "references.npy", references)
+        save_changed(folder / "references.npy", references)
     return SequenceFiles(
         tokens=(str(folder / "tokens.bin"),), dtype=dtype, segments=str(folder / "segments.npy"), sequences=str(folder / "sequences.npy"),
         seq_len=seq_len, pad_id=pad_id, masks=(str(folder / "mask.bin"),),

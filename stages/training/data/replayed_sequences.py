@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.training.data.order import keys_of, permute
-from stages.training.data.reader import SequenceFiles, SequenceReader
+from stages.training.data.reader import SequenceFiles, SequenceReader, replace_changed, save_changed
 
 OWN_FILES = 1
 """Token files before those of the mixture: the shard of a replayed segment is its number in the mixture plus this."""
@@ -69,12 +69,13 @@ def add_sequences(own: SequenceFiles, mixture: SequenceFiles, sequences: np.ndar
     ends = np.cumsum(counts)
     taken = np.repeat(second.offsets[sequences] - (ends - counts), counts) + np.arange(int(counts.sum()))
     added = second.segments[taken] + np.array([OWN_FILES, 0, 0], np.int64)
-    np.save(folder / "segments.npy", np.concatenate([first.segments, added]))
-    np.save(folder / "sequences.npy", np.concatenate([first.offsets, len(first.segments) + ends]).astype(np.int64))
+    save_changed(folder / "segments.npy", np.concatenate([first.segments, added]))
+    save_changed(folder / "sequences.npy", np.concatenate([first.offsets, len(first.segments) + ends]).astype(np.int64))
     tokens = own.tokens
     if own.dtype != mixture.dtype:  # the ids of chats may all be small
         wider = folder / "tokens.bin"
-        np.fromfile(own.tokens[0], np.dtype(own.dtype).newbyteorder("<")).astype(np.dtype(mixture.dtype).newbyteorder("<")).tofile(wider)
+        ids = np.fromfile(own.tokens[0], np.dtype(own.dtype).newbyteorder("<")).astype(np.dtype(mixture.dtype).newbyteorder("<"))
+        replace_changed(wider, ids.tofile)
         tokens = (str(wider),)
     return replace(
         own, tokens=(*tokens, *mixture.tokens), dtype=mixture.dtype, masks=(*own.masks, *[""] * len(mixture.tokens)),

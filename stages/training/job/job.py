@@ -46,6 +46,7 @@ class Machine:
         recompute: What the backward pass computes again: "none", "feed_forward" or "block".
         kernels: Folder of compiled kernels; empty does not compile the model.
         zero_stage: Stage of DeepSpeed's ZeRO, 1 or 3.
+        zero_hpz_partition_size: Ranks of a group that gather the weights for the backward pass from each other; 1: all ranks do.
         keep_snapshots: How many of the newest snapshots are kept.
         nodes: Machines that the ranks run on, the same number on each.
         elsewhere: Whether the ranks run on other machines than their launcher, and reach it by the file system that both share.
@@ -66,6 +67,7 @@ class Machine:
     nodes: int = 1
     elsewhere: bool = False
     rendezvous_limit_s: int = 600
+    zero_hpz_partition_size: int = 1
 
     @property
     def ranks_per_node(self) -> int:
@@ -206,9 +208,14 @@ class RankJob:
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def job_text(job: RankJob) -> bytes:
+    """Returns the job as JSON. Of the settings it has only fields that a rank reads."""
+    return _adapter().dump_json(job, indent=1)
+
+
 def write_job(job: RankJob, path: Path) -> Path:
-    """Returns the path, after writing the job as JSON. Of the settings it writes only fields that a rank reads."""
-    path.write_bytes(_adapter().dump_json(job, indent=1))
+    """Returns the path, after writing the job (`job_text`)."""
+    path.write_bytes(job_text(job))
     return path
 
 

@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,8 +21,8 @@ from stages.record.contract.source_code import code_digest
 from stages.record.engines.worker import BundleHeader, deciding_versions
 from stages.record.processes import read_replaced
 from stages.record.store.files import write_durably
-from stages.training.job.job import RankJob
-from stages.training.launch.started import RANK, STACKS_S, Ended, common_environment, compiler, ended_text, kernels
+from stages.training.job.job import RankJob, job_text
+from stages.training.launch.started import RANK, STACKS_S, Ended, begin, common_environment, compiler, ended_text, job_path, kernels
 
 NODE_AGENT = "stages.training.run.node_agent"
 """The module that an agent runs."""
@@ -85,24 +85,42 @@ class AgentReport:
     lost: bool = False
 
 
-def write_start(job: RankJob, path: Path, variables: Mapping[str, str]) -> tuple[AgentStart, Path]:
-    """Returns what the agents read and its file, after writing it. Of the driver's variables the ranks get those of the network.
+def new_start(job: RankJob, variables: Mapping[str, str]) -> AgentStart:
+    """Returns what the agents of a new start read. Of the driver's variables the ranks get those of the network.
 
     Args:
         job: The job.
-        path: Its file.
         variables: The driver's environment without credentials.
     """
-    machine = job.machine
+    machine, path = job.machine, job_path(Path(job.scratch))
     passed = {name: value for name, value in variables.items() if name.startswith(NETWORK)}
     environment = passed | common_environment(machine.device) | compiler(kernels(job)) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     header: BundleHeader = {"module": RANK, "code": code_digest(RANK), "versions": deciding_versions()}
-    start = AgentStart(uuid4().hex[:12], str(path), machine.nodes, machine.ranks_per_node, machine.rendezvous_limit_s, environment, header)
+    return AgentStart(uuid4().hex[:12], str(path), machine.nodes, machine.ranks_per_node, machine.rendezvous_limit_s, environment, header)
+
+
+def write_start(job: RankJob, variables: Mapping[str, str]) -> tuple[AgentStart, Path]:
+    """Returns what the agents read and its file, after writing both it and the job. The arguments are those of `new_start`."""
+    begin(job)
+    start = new_start(job, variables)
     for old in start.scratch.glob("agent-*"):
         old.unlink(missing_ok=True)
-    file = start.scratch / "agents.json"
+    file = start_path(start.scratch)
     write_durably(file, json.dumps(asdict(start), indent=1))
     return start, file
+
+
+def earlier_start(job: RankJob, variables: Mapping[str, str]) -> AgentStart | None:
+    """Returns what an earlier driver wrote for its agents, if this driver would write the same: the same attempt at the same job.
+
+    None if job, code, versions or variables differ, or nothing is there. The arguments are those of `new_start`.
+    """
+    scratch = Path(job.scratch)
+    try:
+        found, written = read_start(start_path(scratch)), job_path(scratch).read_bytes()
+    except (OSError, ValueError, TypeError):  # nothing, or of another version
+        return None
+    return found if written == job_text(job) and found == replace(new_start(job, variables), run=found.run) else None
 
 
 def read_start(path: Path) -> AgentStart:
@@ -190,6 +208,11 @@ def judged(start: AgentStart, failed: Mapping[int, AgentReport], gone: Mapping[i
     node = next(node for node, report in failed.items() if rank in report.codes)
     text = ended_text(f"Training rank {rank} on machine {node + 1} of {start.nodes}", codes[rank], start.output(node))
     return Ended(codes, text, passing=bool(killed))
+
+
+def start_path(scratch: Path) -> Path:
+    """Returns the path of what the agents of the newest start read."""
+    return scratch / "agents.json"
 
 
 def stacks_path(scratch: Path) -> Path:

@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import HostsRequest
@@ -65,8 +64,8 @@ class HostAgents(Agents):
 def starter(request: HostsRequest) -> Starter:
     """Returns what starts the ranks of a job on hosts."""
 
-    def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> HostAgents:
-        given, file = write_start(job, path, variables)
+    def start(job: RankJob, variables: Mapping[str, str]) -> HostAgents:
+        given, file = write_start(job, variables)
         agents = HostAgents(given, request.names)
         with ExitStack() as stack:
             stack.callback(agents.end)

@@ -1,8 +1,9 @@
 """Starts the ranks of a job on a Kubernetes cluster (launcher kubernetes): a JobSet, or a TrainJob of Kubeflow Trainer, with an agent per pod.
 
 The driver runs where `kubectl` reaches the cluster and the home is mounted at the path that the pods have, for example in a pod of the same image.
-Guarantee: the object has a name of its own, which is on disk before it is created: a driver that was killed leaves one that the next driver
-deletes. A pod that is lost or evicted ends the job; the driver creates it again, and it goes on from the last snapshot.
+Guarantee: the object has a name of its own, and is on disk before it is created: a driver that was killed leaves one that the next driver finds.
+It goes on with the object if it would create the same, and deletes it otherwise. A pod that is lost or evicted ends the job; the driver creates
+it again, and it goes on from the last snapshot.
 Cost: one `kubectl get` every POLL_S seconds while the job runs.
 Source: https://jobset.sigs.k8s.io (names of pods), https://www.kubeflow.org/docs/components/trainer (runtimePatches), https://kueue.sigs.k8s.io (queue-name).
 """
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -24,7 +26,7 @@ from stages.record.contract.runtime import KubernetesRequest
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
-from stages.training.launch.agents import Agents, AgentStart, agent_words, write_start
+from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, start_path, write_start
 from stages.training.launch.heartbeat import heartbeat_path
 from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import Ended, Starter
@@ -32,6 +34,8 @@ from stages.training.launch.started import Ended, Starter
 POLL_S = 5.0
 PORT = 29500
 QUEUE = "kueue.x-k8s.io/queue-name"
+OVER = ("Completed", "Complete", "Failed")
+"""Conditions of an object that works no more: those of JobSet and TrainJob."""
 VERSIONS = {"JobSet": "jobset.x-k8s.io/v1alpha2", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
 START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > "{output}" 2>&1'
 
@@ -59,15 +63,23 @@ class PodAgents(Agents):
         if time.monotonic() - self.looked < POLL_S:
             return None
         self.looked = time.monotonic()
-        done = kubectl("get", self.asked, f"{self.asked.kind.lower()}/{self.name}", "--output=json", "--ignore-not-found")
-        if done.returncode:
+        held = self.conditions()
+        if held is None:
             return None  # the API server does not answer; the heartbeats say whether the ranks go on
-        if not done.stdout.strip():
+        if held is False:
             return Ended(text=f"The {self.asked.kind} {self.name} is gone from Kubernetes.", passing=True)
-        conditions = json.loads(done.stdout).get("status", {}).get("conditions", [])
-        held = {one["type"]: one.get("message", "") for one in conditions if one.get("status") == "True"}
         failed = f"The {self.asked.kind} {self.name} failed: {held.get('Failed')}"
         return self.settled(dict.fromkeys(range(self.start.nodes), failed) if "Failed" in held else {})
+
+    def conditions(self) -> dict[str, str] | Literal[False] | None:
+        """Returns the conditions of the object that hold -> their messages; False if it is gone, None if Kubernetes does not answer."""
+        done = kubectl("get", self.asked, f"{self.asked.kind.lower()}/{self.name}", "--output=json", "--ignore-not-found")
+        if done.returncode:
+            return None
+        if not done.stdout.strip():
+            return False
+        found = json.loads(done.stdout).get("status", {}).get("conditions", [])
+        return {one["type"]: one.get("message", "") for one in found if one.get("status") == "True"}
 
     def end(self) -> None:
         """Deletes the object, with its pods."""
@@ -84,16 +96,20 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
     What Kubernetes refuses is a LaunchError of the start.
     """
 
-    def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> PodAgents:
+    def start(job: RankJob, variables: Mapping[str, str]) -> PodAgents:
         scratch = Path(job.scratch)
-        if before := read_json(_name_path(scratch)).get("name"):
-            log(f"deletes {asked.kind} {before} of Kubernetes, which a driver left that was killed")
-            _delete(asked, str(before), scratch)
-        given, file = write_start(job, path, variables)
+        if name := str(read_json(_name_path(scratch)).get("name", "")):
+            if found := _left(asked, job, variables):
+                log(f"goes on with {asked.kind} {name} of Kubernetes, which a driver left that was killed")
+                return found
+            log(f"deletes {asked.kind} {name} of Kubernetes, which a driver left that was killed")
+            _delete(asked, name, scratch)
+        given, file = write_start(job, variables)
         name = f"loam-{given.run}"
-        write_durably(_name_path(scratch), json.dumps({"name": name}))
+        made = manifest(asked, given, file, name, job.machine.device == "cuda")
+        write_durably(_name_path(scratch), json.dumps({"name": name, "object": made}))
         agents = PodAgents(given, asked, name)
-        done = kubectl("create", asked, "--filename=-", given=json.dumps(manifest(asked, given, file, name, job.machine.device == "cuda")))
+        done = kubectl("create", asked, "--filename=-", given=json.dumps(made))
         if done.returncode:
             agents.end()
             raise LaunchError(f"Kubernetes refuses the training: {last_line(done.stderr)} Correct runtime.kubernetes.")
@@ -103,6 +119,18 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
         return agents
 
     return start
+
+
+def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str]) -> PodAgents | None:
+    """Returns the agents that a killed driver left, if their object is there and works, and this driver would create the same one."""
+    if (start := earlier_start(job, variables)) is None:
+        return None
+    agents = PodAgents(start, asked, f"loam-{start.run}")
+    made = manifest(asked, start, start_path(start.scratch), agents.name, job.machine.device == "cuda")
+    same = read_json(_name_path(start.scratch)) == {"name": agents.name, "object": made}
+    if not same or (held := agents.conditions()) is False:
+        return None
+    return None if held and any(kind in held for kind in OVER) else agents
 
 
 def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str, gpus: bool) -> dict[str, JsonValue]:

@@ -17,12 +17,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.training.job.job import RankJob, write_job
+from stages.training.job.job import RankJob
 from stages.training.launch.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, StepDone, event_path
 from stages.training.launch.heartbeat import heartbeat_path, read_beat
 from stages.training.launch.stall import StallWatch, stall_text
 from stages.training.launch.started import Ended, Started, Starter, start_local
-from stages.training.launch.stop_request import request_stop, stop_requested, withdraw_stop
+from stages.training.launch.stop_request import request_stop, stop_requested
 
 POLL_S = 0.2
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -146,20 +146,13 @@ def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Ma
         job: The job. Its scratch folder gets job.json, the event files, the heartbeats and the output of the ranks.
         listen: Called as listen(rank, event) for every event.
         variables: Environment of the ranks, without credentials, because the output of a rank is kept unchanged.
-        start: Starts the ranks.
+        start: Starts the ranks. If it finds those of a driver that was killed, their events come again from the first.
 
     If a signal handler of the caller raises because of SIGTERM, the ranks first get time for a snapshot (see `RankGroup.leave`).
     """
     scratch = Path(job.scratch)
-    scratch.mkdir(parents=True, exist_ok=True)
-    path = write_job(job, scratch / "job.json")
-    ranks = range(job.machine.ranks)
-    withdraw_stop(scratch)
-    for rank in ranks:
-        event_path(scratch, rank).unlink(missing_ok=True)
-        heartbeat_path(scratch, rank).unlink(missing_ok=True)
-    started = start(job, path, variables)
-    group = RankGroup(scratch, listen, started, [EventTail(event_path(scratch, rank)) for rank in ranks])
+    started = start(job, variables)
+    group = RankGroup(scratch, listen, started, [EventTail(event_path(scratch, rank)) for rank in range(job.machine.ranks)])
     with ExitStack() as stack:
         stack.callback(started.end)
         stack.push(lambda kind, error, trace: group.leave(error, job.machine.stop_grace_s))

@@ -1,7 +1,8 @@
 """Starts the ranks of a job as one job of Slurm (launcher slurm): an agent per node, under srun.
 
-Guarantee: the job has a name of its own, which is on disk before it is submitted: a driver that was killed leaves a job that the next one
-cancels. A node that is lost, and the end of the job's time, end the job; the driver submits it again, and it goes on from the last snapshot.
+Guarantee: the job has a name of its own, which is on disk before it is submitted, with what was asked for: a driver that was killed leaves a job
+that the next one finds. It goes on with the job if it would submit the same, and cancels it otherwise. A node that is lost, and the end of the
+job's time, end the job; the driver submits it again, and it goes on from the last snapshot.
 Before its time is up the job saves a snapshot (SIGTERM to the batch script, NOTICE_S before).
 Cost: one `squeue` every POLL_S seconds while the job runs.
 Source: https://slurm.schedmd.com/srun.html (--kill-on-bad-exit) and sbatch.html (--signal).
@@ -21,10 +22,10 @@ from stages.record.engines.slurm import NEVER, active, call, cancel
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
-from stages.training.launch.agents import Agents, AgentStart, agent_words, write_start
+from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, write_start
 from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import PROJECT, Ended, Starter, python_path
-from stages.training.launch.stop_request import stop_path, withdraw_stop
+from stages.training.launch.stop_request import stop_path
 
 POLL_S = 3.0
 NOTICE_S = 60
@@ -105,16 +106,19 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
     What Slurm refuses is a LaunchError of the start.
     """
 
-    def start(job: RankJob, path: Path, variables: Mapping[str, str]) -> SlurmAgents:
+    def start(job: RankJob, variables: Mapping[str, str]) -> SlurmAgents:
         scratch = Path(job.scratch)
-        if before := read_json(_name_path(scratch)).get("name"):
-            log(f"cancels job {before} of Slurm, which a driver left that was killed")
-            cancel(str(before))
-            withdraw_stop(scratch)  # the end of that job has asked its ranks to stop
-        given, file = write_start(job, path, variables)
-        name = f"loam:{scratch.name}:{given.run}"
-        write_durably(_name_path(scratch), json.dumps({"name": name}))
-        done = call(["sbatch", *_options(asked, job, name, scratch)], script(given, file))
+        if name := str(read_json(_name_path(scratch)).get("name", "")):
+            if found := _left(asked, job, variables, log):
+                log(f"goes on with job {name} of Slurm, which a driver left that was killed")
+                return found
+            log(f"cancels job {name} of Slurm, which a driver left that was killed")
+            cancel(name)
+        given, file = write_start(job, variables)
+        name = _name(given)
+        options = _options(asked, job, name)
+        write_durably(_name_path(scratch), json.dumps({"name": name, "options": options}))
+        done = call(["sbatch", *options], script(given, file))
         agents = SlurmAgents(given, name, log)
         if done.returncode:
             agents.end()
@@ -123,6 +127,15 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
         return agents
 
     return start
+
+
+def _left(asked: SlurmTraining, job: RankJob, variables: Mapping[str, str], log: Callable[[str], None]) -> SlurmAgents | None:
+    """Returns the agents that a killed driver left, if their job waits or runs, and this driver would submit the same job."""
+    if (start := earlier_start(job, variables)) is None:
+        return None
+    name = _name(start)
+    same = read_json(_name_path(start.scratch)) == {"name": name, "options": _options(asked, job, name)}
+    return SlurmAgents(start, name, log) if same and _ended(start) is None and active(name) is not False else None
 
 
 def script(start: AgentStart, file: Path) -> str:
@@ -136,8 +149,8 @@ def script(start: AgentStart, file: Path) -> str:
     )
 
 
-def _options(asked: SlurmTraining, job: RankJob, name: str, scratch: Path) -> list[str]:
-    machine = job.machine
+def _options(asked: SlurmTraining, job: RankJob, name: str) -> list[str]:
+    machine, output = job.machine, job.scratch.replace("%", "%%")
     optional = {
         "partition": asked.partition, "account": asked.account, "mem": f"{asked.memory_mb}M" if asked.memory_mb else "",
         "time": str(asked.time_min or ""), "gpus-per-node": str(machine.ranks_per_node) if machine.device == "cuda" else "",
@@ -145,7 +158,7 @@ def _options(asked: SlurmTraining, job: RankJob, name: str, scratch: Path) -> li
     return [
         "--parsable", "--no-requeue", "--export=ALL", f"--nodes={machine.nodes}", "--ntasks-per-node=1", f"--job-name={name}",
         f"--cpus-per-task={asked.cores}", f"--signal=B:TERM@{machine.stop_grace_s + NOTICE_S}",
-        f"--output={str(scratch).replace('%', '%%')}/batch.log", *(f"--{option}={value}" for option, value in optional.items() if value),
+        f"--output={output}/batch.log", *(f"--{option}={value}" for option, value in optional.items() if value),
     ]  # fmt: skip
 
 
@@ -159,6 +172,10 @@ def _ended(start: AgentStart) -> int | None:
 
 def _ended_path(start: AgentStart) -> Path:
     return start.scratch / f"agent-{start.run}.ended"
+
+
+def _name(start: AgentStart) -> str:
+    return f"loam:{start.scratch.name}:{start.run}"
 
 
 def _name_path(scratch: Path) -> Path:

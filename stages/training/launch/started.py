@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Protocol
 
 from stages.record.processes import free_port
-from stages.training.job.job import RankJob
+from stages.training.job.job import RankJob, write_job
+from stages.training.launch.events import event_path
+from stages.training.launch.heartbeat import heartbeat_path
 from stages.training.launch.stall import process_state
+from stages.training.launch.stop_request import withdraw_stop
 
 RANK = "stages.training.loop.rank"
 """The module that a rank runs."""
@@ -71,8 +74,24 @@ class Started(Protocol):
         """Ends the ranks that still run, at once: they keep nothing that a snapshot does not have."""
 
 
-Starter = Callable[[RankJob, Path, Mapping[str, str]], Started]
-"""starter(job, the file of the job, environment of the ranks) starts the ranks."""
+Starter = Callable[[RankJob, Mapping[str, str]], Started]
+"""starter(job, environment of the ranks) starts the ranks, or returns those that a driver left which was killed, where they do the same work."""
+
+
+def job_path(scratch: Path) -> Path:
+    """Returns the path of the job that the ranks read."""
+    return scratch / "job.json"
+
+
+def begin(job: RankJob) -> Path:
+    """Returns the file of the job, after writing it and removing what the ranks of an earlier start said. None of them works any more."""
+    scratch = Path(job.scratch)
+    scratch.mkdir(parents=True, exist_ok=True)
+    withdraw_stop(scratch)
+    for rank in range(job.machine.ranks):
+        event_path(scratch, rank).unlink(missing_ok=True)
+        heartbeat_path(scratch, rank).unlink(missing_ok=True)
+    return write_job(job, job_path(scratch))
 
 
 @dataclass
@@ -119,16 +138,15 @@ class LocalRanks:
             process.wait()
 
 
-def start_local(job: RankJob, path: Path, variables: Mapping[str, str]) -> LocalRanks:
+def start_local(job: RankJob, variables: Mapping[str, str]) -> LocalRanks:
     """Returns the ranks of a job, started as processes of this machine.
 
     Args:
         job: The job.
-        path: Its file.
         variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
             kept unchanged.
     """
-    scratch, port = Path(job.scratch), free_port()
+    path, scratch, port = begin(job), Path(job.scratch), free_port()
     started = LocalRanks(scratch)
     with ExitStack() as stack:
         stack.callback(started.end)

@@ -343,11 +343,7 @@ def finish(run: Run) -> None:
             run.events.log(
                 f"publishes step {published}, which has the least validation loss of all evaluated steps; the last step is {job.steps}"
             )
-        out = Path(job.out)
-        others = {*job.milestones, job.steps} - {published}
-        milestones = snapshot_folders.adapter_milestones(out) if job.lora else snapshot_folders.milestones(out)
-        places = {step: milestones / snapshot_folders.name_of(step) for step in sorted(others)}
-        places[published] = out / (snapshot_folders.ADAPTERS if job.lora else "checkpoint")
+        places = snapshot_folders.published(job, published)
         for step in sorted(places.keys() - {job.steps}):
             _refuse_damaged(run, step)
         for step, place in places.items():

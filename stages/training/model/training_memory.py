@@ -54,6 +54,7 @@ class TrainingLoad:
         copies: Whether training goes on while a copy of weights and state in host memory is written as a snapshot.
         compiled: Whether blocks are compiled. It counts on GPUs; on CPUs, where the heap is as large, only uncompiled blocks were measured.
         lora: What is trained in place of all weights, or None.
+        copy_ranks: Ranks of a group that keep a copy of the weights together (runtime.zero_hpz_partition_size); 1 keeps none.
         model_ranks: Ranks that hold one copy of the model together, by tensor and pipeline splits. `ranks` counts the copies.
     """
 
@@ -70,6 +71,7 @@ class TrainingLoad:
     compiled: bool = False
     model_ranks: int = 1
     lora: Lora | None = None
+    copy_ranks: int = 1
 
     @property
     def width_bytes(self) -> int:
@@ -89,9 +91,11 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
     were gathered stay for the backward pass (DeepSpeed keeps up to LIVE_ELEMENTS), and a bucket has the gradients until they are reduced, with
     half of it again for copies. Under stage 1 it has all weights and gradients, in bf16 with fp32 sums beside the gradients, and its part of
     master weights and states, in fp32 also of the gradients; under stage 2 also its part of the gradients alone. Without ZeRO it has all states.
+    A group's copy of the weights is divided over its ranks.
     With LoRA, all that is so of the adapters; of the other weights it has its part under stage 3, otherwise all, and those that are gathered.
     """
     params, width = parameter_count(config) // load.model_ranks, load.width_bytes
+    copy = params * width // load.copy_ranks if load.copy_ranks > 1 else 0
     states = checkpoint_bytes(config, load.state_tensors) // load.model_ranks
     frozen = 0
     if load.lora:
@@ -107,8 +111,8 @@ def weights_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:
         divided, whole = (params * 8, params * 4) if load.zero_stage == 2 else (params * 4, params * 8)
     if load.device == "cpu":
         heap = HEAP_BYTES_PER_WEIGHT * (params if load.lora else _small_parameters(config))
-        return (states * (1 + load.copies) + divided) // owners + whole + frozen + heap
-    return ((0 if load.offload_optimizer else states) + divided) // owners + whole + frozen
+        return (states * (1 + load.copies) + divided) // owners + whole + frozen + copy + heap
+    return ((0 if load.offload_optimizer else states) + divided) // owners + whole + frozen + copy
 
 
 def activation_memory_bytes(config: ModelConfig, load: TrainingLoad) -> int:

@@ -316,9 +316,11 @@ def new_run(
 
 def write_earlier(settings: TrainingSettings, trunk: Trunk, path: Path) -> Path:
     """Returns the path, after writing the metrics lines of the steps before, as many as the guard compares with."""
+    from stages.training.data.reader import replace_changed
+
     own = (line for line in read_metrics(trunk.artifact.path / "metrics.jsonl") if line["step"] <= trunk.step)
     lines = last_updates([*read_metrics(trunk.artifact.path / EARLIER), *own], settings.guard.window)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    replace_changed(path, lambda file: file.write("".join(json.dumps(line) + "\n" for line in lines).encode()))
     return path
 
 

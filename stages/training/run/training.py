@@ -173,6 +173,7 @@ def machine(ctx: Context) -> Machine:
         offload_optimizer=runtime.offload_optimizer,
         recompute=runtime.recompute,
         zero_stage=runtime.zero_stage,
+        zero_hpz_partition_size=runtime.zero_hpz_partition_size,
         kernels=str(ctx.cache / "kernels") if _compiles(ctx) else "",
         stall_limit_s=runtime.stall_limit_s,
         stop_grace_s=runtime.stop_grace_s,
@@ -221,8 +222,12 @@ def train(
     Returns:
         The finished training, with the lines of its metrics file.
     """
+    from stages.training.run.stored_snapshots import stored_snapshots
+
     job, order, run = new_job(settings, data, machine, out, ctx)
-    return Trained(job, order, run_ranks(job, ctx, named, data.sampler), data.sequence_spans, data.sampler, run)
+    with stored_snapshots(job, ctx) as look:
+        lines = run_ranks(job, ctx, named, data.sampler, look)
+    return Trained(job, order, lines, data.sequence_spans, data.sampler, run)
 
 
 def blame(
@@ -326,8 +331,9 @@ def planned_run(
 
 
 def run_ranks(
-    job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "", sampler: Sampler | None = None
-) -> Sequence[MetricLine]:
+    job: RankJob, ctx: Context, named: Callable[[list[int]], str] = lambda sequences: "", sampler: Sampler | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> Sequence[MetricLine]:  # fmt: skip
     """Runs a job on its ranks. A job that cannot run, or a rank that fails, ends in a StageError that says what the user can do.
 
     Args:
@@ -335,6 +341,7 @@ def run_ranks(
         ctx: The stage's context.
         named: See `train`.
         sampler: Shows the text samples of the job in the log.
+        look: Is called after each step and evaluation.
 
     Returns:
         The lines of the metrics file, in order.
@@ -347,8 +354,13 @@ def run_ranks(
     folder = ctx.trackers or ctx.scratch / "trackers"
     build = TrackedBuild(ctx.runtime.trackers, folder, ctx.node, partial(training_run.tracked_before, ctx.scratch), ctx.log)
     with _refusals(ctx, named), closing(build):
+
+        def track(step: int, metrics: Mapping[str, float | None]) -> None:
+            build.record(step, metrics)
+            look()
+
         shown = (lambda step, ids: sampler.log(step, ids, ctx.log)) if sampler else (lambda step, ids: None)
-        return training_run.run(job, ctx, training_run.Observers(build.record, shown, build.start_again), starter(ctx))
+        return training_run.run(job, ctx, training_run.Observers(track, shown, build.start_again), starter(ctx))
 
 
 def starter(ctx: Context) -> Starter:

@@ -21,6 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
+from stages.training.checkpoints import snapshot_folders
 from stages.training.checkpoints.rewinds import read_rewinds
 from stages.training.data.order import Order
 from stages.training.data.phases import OrderError, Phase, sequences_before
@@ -31,6 +32,7 @@ from stages.training.job.training_settings import TrainingSettings
 from stages.training.launch.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.training.launch.launch import LaunchError, launch
 from stages.training.launch.started import Starter, start_local
+from stages.training.measures.best_step import best_step
 from stages.training.measures.metrics import SAMPLED, MetricLine, read_metrics
 from stages.training.model.training_memory import TrainingLoad, rank_memory_bytes
 
@@ -136,18 +138,34 @@ def run(job: RankJob, listener: Listener, observers: Observers, start: Starter =
         before_start = reached
         try:
             launch(job, listen, listener.child_environment(), start)
+            before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
+            if rewinds == before:
+                _refuse_lost_checkpoint(job)
+                break
         except LaunchError as error:
             vain = 0 if reached > before_start else vain + 1
             if not error.passing or vain == STARTS:
                 raise
             listener.log(f"starts the training again from its last snapshot, because: {error}")
-            observers.goes_back()
-            continue
-        before, rewinds = rewinds, read_rewinds(scratch, fingerprint)
-        if rewinds == before:
-            break
         observers.goes_back()
     return read_metrics(scratch / "metrics.jsonl")
+
+
+def _refuse_lost_checkpoint(job: RankJob) -> None:
+    """Checks that the artifact's folder has what the ranks have linked into it.
+
+    A driver that was killed and comes back empties the folder, while the ranks of a cluster go on: they may have linked their last snapshot before.
+
+    Raises:
+        LaunchError: It has not; another start links it again.
+    """
+    if not isinstance(job.settings, TrainingSettings) or job.stop_after or job.blame:
+        return
+    root = snapshot_folders.root(Path(job.scratch))
+    lines = read_metrics(Path(job.scratch) / "metrics.jsonl") if job.keep_best else []
+    for step, place in snapshot_folders.published(job, best_step(lines) or job.steps).items():
+        if not snapshot_folders.is_linked(root / snapshot_folders.name_of(step), place):
+            raise LaunchError(f"The ranks have ended, but {place} is not what they have linked.", passing=True)
 
 
 def remedy(error: Exception, scratch: Path) -> str:
@@ -281,6 +299,7 @@ def rank_bytes(job: RankJob) -> int:
     load = TrainingLoad(
         machine.ranks, machine.zero_stage, machine.micro_batch_size, _longest(job), settings.precision, machine.recompute,
         settings.optimizer.state_tensors(), machine.device, machine.offload_optimizer, settings.checkpoint_every_steps != 0, job.compiles(), lora=job.lora,
+        copy_ranks=machine.zero_hpz_partition_size,
     )  # fmt: skip
     return rank_memory_bytes(job.model, load)
 

@@ -96,11 +96,10 @@ def sampler(config: SequenceTraining, tokenizer: Artifact, context: int, ctx: Co
 
 def token_bytes_file(tokenizer: Artifact, ctx: Context) -> str:
     """Returns the path of a file with the UTF-8 bytes of each token id, which the ranks read for bits per byte."""
-    import numpy as np
-
     from stages.tokens.tokenizer.bpe import load_plain
     from stages.tokens.tokenizer.token_bytes import token_bytes
+    from stages.training.data.reader import save_changed
 
     path = ctx.scratch / "token_bytes.npy"
-    np.save(path, token_bytes(load_plain(tokenizer.path / "tokenizer.json")))
+    save_changed(path, token_bytes(load_plain(tokenizer.path / "tokenizer.json")))
     return str(path)

@@ -38,6 +38,7 @@ class ZeroConfig(TypedDict):
     overlap_comm: bool
     stage3_param_persistence_threshold: NotRequired[int]
     stage3_prefetch_bucket_size: NotRequired[int]
+    zero_hpz_partition_size: NotRequired[int]
     offload_optimizer: NotRequired[OffloadConfig]
 
 
@@ -66,7 +67,7 @@ def deepspeed_config(job: RankJob, accumulation: int) -> DeepSpeedConfig:
     if job.machine.zero_stage == 3:
         zero |= {
             "overlap_comm": job.machine.device == "cuda", "stage3_param_persistence_threshold": 0,
-            "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
+            "stage3_prefetch_bucket_size": BUCKET_ELEMENTS, "zero_hpz_partition_size": job.machine.zero_hpz_partition_size,
         }  # fmt: skip
     if job.machine.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": job.machine.device == "cuda"}

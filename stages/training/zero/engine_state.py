@@ -76,9 +76,12 @@ def optimizer_steps(engine: Engine, step: int) -> int:
 def assign_frozen(engine: Engine, partition: Callable[[str, str, int, int], Tensor]) -> None:
     """Sets the weights that are not trained, which no optimizer has: whole under ZeRO 1, this rank's part under ZeRO 3. partition: see `assign`."""
     for name, param in engine.frozen.items():
-        values: Tensor = getattr(param, "ds_tensor", param).data
-        begin = engine.rank * values.numel() if hasattr(param, "ds_tensor") else 0
+        divided = hasattr(param, "ds_tensor")
+        values: Tensor = (param.ds_tensor if divided else param).data
+        begin = engine.rank * values.numel() if divided else 0
         values.copy_(partition(name, WEIGHT, begin, values.numel()).view_as(values))
+        if divided:
+            param.ds_secondary_tensor = None  # a group's copy of the weights before
     engine.barrier()
 
 

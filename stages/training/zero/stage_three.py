@@ -1,6 +1,8 @@
 """ZeRO 3: every rank has a part of each parameter, and gathers the whole weights of a block only while it computes with them.
 
 The part of a parameter of n elements on rank r of R is its elements from r · ceil(n / R), ceil(n / R) of them; it is padded beyond the end.
+With runtime.zero_hpz_partition_size, a group of ranks keeps a copy of the weights from the forward to the backward pass, and the backward pass
+gathers it inside the group (hpZ of ZeRO++, arXiv 2306.10209).
 Guarantee: after `publish`, the fp32 weights and the parts that the forward pass gathers agree.
 Cost: a third more communication than ZeRO 1.
 Source: ZeRO (arXiv 1910.02054); deepspeed/runtime/zero/stage3.py of DeepSpeed 0.19.8.
@@ -65,6 +67,7 @@ class StageThree:
         """See `Partitions.publish`."""
         for group in range(len(self.zero.fp16_groups)):
             self.zero._reassign_or_swap_out_partitioned_parameters(group)
+        self.zero.invalidate_secondary_tensor()  # the copy in the group, which was made of the weights before
 
     def place(self, gate: UpdateGate) -> None:
         """See `Partitions.place`. DeepSpeed drops the gradients where a group's norm is -1, its mark for gradients that are not finite."""

@@ -25,3 +25,10 @@ def test_a_tracker_that_is_named_twice_is_refused() -> None:
     assert Runtime(trackers=("tensorboard", "wandb")).trackers == ("tensorboard", "wandb")
     with pytest.raises(ValidationError, match="names wandb twice; name each tracker once"):
         Runtime(trackers=("wandb", "tensorboard", "wandb"))
+
+
+def test_a_division_of_sequences_is_refused_with_the_reason() -> None:
+    with pytest.raises(
+        ValidationError, match=r"Loam does not divide a sequence over processes .* set micro_batch_size to 1 and recompute to block"
+    ):
+        Runtime.model_validate({"sequence_parallel_size": 2})

@@ -221,3 +221,26 @@ def test_of_two_that_create_one_name_at_once_one_wins(s3: S3, store: ObjectStore
         for thread in threads:
             thread.join(60)
         assert won == [store.read(f"race/{number}")]
+
+
+def test_what_is_below_a_prefix_is_listed_and_one_object_removed(s3: S3, store: ObjectStore, tmp_path: Path) -> None:
+    file = entry(DATA)
+    (tmp_path / "a.bin").write_bytes(DATA)
+    store.upload(tmp_path / "a.bin", file, "snapshots/n/")
+    assert store.create("snapshots/n/list", b"1") and store.create("snapshots/other", b"2")
+    name = f"files/{file['sha256'][:2]}/{file['sha256']}"
+    assert sorted(store.names("snapshots/n/")) == [name, "list"] and not store.names("snapshots/none/")
+    assert store.download(file, tmp_path / "b.bin", tmp_path, "snapshots/n/") and not store.download(file, tmp_path / "c.bin", tmp_path)
+    store.remove("snapshots/n/list")
+    store.remove("snapshots/n/never-there")
+    assert store.names("snapshots/n/") == [name] and store.read("snapshots/other") == b"2"
+    s3.fault = lambda request: "403 AccessDenied"
+    for what, work in (
+        ("list snapshots/", lambda: store.names("snapshots/")),
+        ("remove snapshots/other", lambda: store.remove("snapshots/other")),
+    ):
+        with pytest.raises(
+            StageError,
+            match=f"This run may not {what} in the store: AccessDenied .*\n.*\n  to do: The store needs the rights .*s3:DeleteObject",
+        ):
+            work()  # type: ignore[no-untyped-call]

@@ -63,6 +63,7 @@ ELSEWHERE = {
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     **dict.fromkeys(("machine.nodes", "machine.elsewhere", "machine.rendezvous_limit_s"), "test_host_agents"),
+    "machine.zero_hpz_partition_size": "test_gathering_groups",
     "settings.schedule.name": "test_training_parts has another schedule", "settings.optimizer.name": "test_training_parts has another optimizer",
 }  # fmt: skip
 RESULT = ("lines", "weights")
@@ -302,7 +303,7 @@ def test_what_decays(jobs: dict[str, RankJob], tied: bool, embeddings: bool) -> 
 
 
 class Runtime:
-    launcher, nodes, rendezvous_limit_s = "local", 1, 600
+    launcher, nodes, rendezvous_limit_s, zero_hpz_partition_size = "local", 1, 600, 19
     gpus, cpu_ranks, micro_batch_size, eval_batch_size, offload_optimizer, recompute = 0, 3, 5, 7, True, "feed_forward"
     stall_limit_s, stop_grace_s, zero_stage, keep_snapshots = 11, 13, 1, 17
     compile: bool | None = False
@@ -319,11 +320,11 @@ class Runtime:
 def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     ctx: Any = SimpleNamespace(runtime=Runtime(), node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
-    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 1, 17)
+    assert stage_training.machine(ctx) == Machine(3, "cpu", 5, 7, True, "feed_forward", "", 11, 13, 1, 17, zero_hpz_partition_size=19)
     monkeypatch.setattr(Runtime, "gpus", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1, 17)
+    assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1, 17, zero_hpz_partition_size=19)
     monkeypatch.setattr(Runtime, "gpus", 3)
     with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
@@ -349,7 +350,7 @@ def test_blocks_are_compiled_on_gpus_or_when_the_recipe_says_so(
         (headers / "Python.h").touch()
     said: list[str] = []
     runtime = SimpleNamespace(**{name: getattr(Runtime, name) for name in ("cpu_ranks", "micro_batch_size", "eval_batch_size", "offload_optimizer",
-        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage", "keep_snapshots", "launcher", "nodes", "rendezvous_limit_s")},
+        "recompute", "stall_limit_s", "stop_grace_s", "zero_stage", "keep_snapshots", "launcher", "nodes", "rendezvous_limit_s", "zero_hpz_partition_size")},
         gpus=gpus, gpus_here=gpus, ranks=2, compile=wanted)  # fmt: skip
     ctx: Any = SimpleNamespace(runtime=runtime, node="pretrain", scratch=Path(), cache=Path("/c"), log=said.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -174,8 +174,7 @@ def test_a_machine_that_is_unfit_says_so_and_starts_no_rank(
 
 def test_too_little_memory_of_a_machine_is_its_agents_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = small_job(tmp_path, TWO, 2)
-    Path(job.scratch).mkdir(parents=True)
-    start, _ = agents.write_start(job, write_job(job, Path(job.scratch) / "job.json"), {})
+    start, _ = agents.write_start(job, {})
     assert node_agent._lacks(start) == ""
     monkeypatch.setattr(training_run, "limit_bytes", lambda: 1 << 20)
     assert "(1 ranks with" in node_agent._lacks(start), "the ranks of one machine, not of all"
@@ -243,3 +242,28 @@ def test_ranks_are_counted_on_all_machines_and_computing_stays_off_a_login_nodes
     asked = Runtime.model_validate({"nodes": 3, "launcher": "slurm", "gpus": 8})
     assert asked.ranks == 24 and asked.gpus_here == 0
     assert Runtime.model_validate({"gpus": 2}).gpus_here == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_training_goes_on_with_another_number_of_machines(tmp_path: Path, before: int, after: int) -> None:
+    """Weights and losses are those of one machine within 1e-6, which sums over another number of ranks explain; no step is made twice."""
+    from stages.training.checkpoints.checkpoint import consolidate
+
+    job = changed(small_job(tmp_path / "data", Machine(1, "cpu", 1, 1), 12), checkpoint_every_steps=4)
+    here = at(job, tmp_path / "here", job.machine)
+    expected = training_run.run(here, listener([]), training_run.Observers())
+    there = at(job, tmp_path / "there", job.machine)
+    made: list[int] = []
+    for machines, stop_after in ((before, 6), (after, 0)):
+        names = ("127.0.0.1", "localhost")[:machines]
+        own = replace(there, machine=replace(TWO, ranks=machines, nodes=machines), stop_after=stop_after)
+        observers = training_run.Observers(track=lambda step, metrics: made.append(step))
+        lines = training_run.run(own, listener([]), observers, host_agents.starter(request().model_copy(update={"names": names})))
+    assert made == list(range(1, 13)), "the second start goes on after step 6"
+    assert [line["step"] for line in lines] == [line["step"] for line in expected]
+    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in expected], abs=1e-6)
+    found, wanted = (consolidate(Path(one.out) / "checkpoint") for one in (there, here))
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert float((found[name] - tensor).abs().max()) < 1e-6, name

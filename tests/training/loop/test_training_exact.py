@@ -16,6 +16,7 @@ import torch
 
 from stages.record.settings import deciding
 from stages.tokens.sequences.mixture import SequenceRange
+from stages.training.checkpoints import snapshot_folders
 from stages.training.data.reader import write_sequence_files
 from stages.training.job.job import JobError, Machine, RankJob, read_job, write_job
 from stages.training.job.training_settings import ScoringSettings, TrainingSettings
@@ -143,7 +144,13 @@ def test_only_the_first_rank_tells_of_steps_and_an_evaluation_without_values_is_
 
 def test_a_job_that_does_not_divide_is_refused_before_any_rank_starts(job: RankJob, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[RankJob] = []
-    monkeypatch.setattr(training_run, "launch", lambda own, *_: started.append(own))
+
+    def launch(own: RankJob, *given: object) -> None:
+        started.append(own)
+        for folder in (snapshot_folders.root(Path(own.scratch)) / snapshot_folders.name_of(own.steps), Path(own.out) / "checkpoint"):
+            (folder / "shards").mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr(training_run, "launch", launch)
     monkeypatch.setattr(training_run, "read_metrics", lambda path: [{"step": 1.0, "of": path}])
     listener: Any = SimpleNamespace(child_environment=dict)
     with pytest.raises(JobError, match="global_batch_size 5 is not divisible by 1 ranks × runtime.micro_batch_size 2 = 2"):

@@ -15,7 +15,8 @@ from stages.training.job.training_settings import ScoringSettings
 from stages.training.zero.deepspeed_settings import deepspeed_config, refuse_other_precision
 from tests.training.made import changed, small_job
 
-ZERO = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 200_000_000, "stage3_prefetch_bucket_size": 200_000_000}
+ZERO = {"stage": 3, "stage3_param_persistence_threshold": 0, "reduce_bucket_size": 200_000_000, "stage3_prefetch_bucket_size": 200_000_000,
+        "zero_hpz_partition_size": 1}  # fmt: skip
 REST = {
     "communication_data_type": "fp32",
     "zero_allow_untested_optimizer": True,
@@ -35,6 +36,8 @@ def test_training_on_processors(tmp_path: Path) -> None:
 
 def test_training_on_gpus_overlaps_communication_and_pins_what_is_offloaded(tmp_path: Path) -> None:
     job = changed(small_job(tmp_path, Machine(1, "cuda", 2, 2, offload_optimizer=True), 1), precision="bf16")
+    grouped = replace(job, machine=replace(job.machine, zero_hpz_partition_size=4))
+    assert deepspeed_config(grouped, 1)["zero_optimization"].get("zero_hpz_partition_size") == 4
     found = deepspeed_config(job, 1)
     assert found["zero_optimization"] == {**ZERO, "overlap_comm": True, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
     assert found["bf16"] == {"enabled": True} and found["data_types"] == {"grad_accum_dtype": "fp32"}

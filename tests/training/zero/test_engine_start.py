@@ -22,7 +22,7 @@ from stages.training.optimizers.optimizer_adamw import AdamW
 from stages.training.optimizers.optimizer_muon import Muon
 from stages.training.zero import engine as engines
 from stages.training.zero.deepspeed_settings import deepspeed_config, refuse_other_precision
-from stages.training.zero.engine import Engine, build_optimizer, start, stop
+from stages.training.zero.engine import Engine, build_optimizer, gathering_group, start, stop
 from stages.training.zero.engine_state import assign
 from stages.training.zero.stage_one import StageOne
 from stages.training.zero.stage_three import StageThree
@@ -58,8 +58,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     fake.__dict__.update(
         zero=zero, utils=utils, initialize=initialize, init_distributed=lambda *given, **named: noted.append(("join", *given, named)),
     )  # fmt: skip
+    deep_groups = SimpleNamespace(_WORLD_GROUP=None, _ZERO_PARAM_INTRA_PARALLEL_GROUP=None)
+    deep_groups._get_zero_param_intra_parallel_group = lambda: deep_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP
     utils.__dict__.update(
-        groups=SimpleNamespace(_WORLD_GROUP=None),
+        groups=deep_groups,
         set_z3_leaf_modules=lambda model, kinds: noted.append(("leaves", kinds)),
         safe_set_local_fp32_param=lambda param, value: noted.append(("weight", value.tolist())),
         safe_set_local_optimizer_state=lambda param, value, what: noted.append((what, value.tolist())),
@@ -69,7 +71,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr(engines, "prepare_deepspeed", lambda: noted.append(("prepare",)))
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: noted.append(("device", str(device))))
     monkeypatch.setattr(engines.dist, "barrier", lambda: noted.append(("barrier",)))
-    monkeypatch.setattr(engines.dist, "new_group", lambda timeout, backend=None: noted.append(("group", timeout, backend)))
+    monkeypatch.setattr(engines.dist, "new_group", lambda ranks=None, timeout=None, backend=None: noted.append(("group", timeout, backend)))
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("LOCAL_RANK", "1")  # the second of its machine
     monkeypatch.setenv("WORLD_SIZE", "6")
@@ -94,7 +96,7 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
         assert calls.pop() == ("group", timedelta(days=1), "gloo"), "sums on the host"
     assert calls[:-1] == [
         ("prepare",), *chosen, ("join", backend, {"timeout": timedelta(days=1), "verbose": False}), ("group", timedelta(days=1), None),
-        ("zero.Init", {"config_dict_or_path": settings}), ("leaves", [Block]),
+        ("zero.Init", {"config_dict_or_path": settings, "zero_param_parallel_group": None}), ("leaves", [Block]),
     ]  # fmt: skip
     name, given = calls[-1]
     assert name == "initialize" and given["config"] == settings and given["model"] is engine.ds_engine.module
@@ -102,6 +104,20 @@ def test_a_rank_joins_over_gloo_on_processors_and_over_nccl_on_its_own_gpu(
     assert (engine.rank, engine.ranks, str(engine.device)) == (5, 6, own) and list(engine.named) == [
         n for n, _ in given["model"].named_parameters()
     ]
+
+
+def test_a_group_of_ranks_gathers_the_weights_under_the_limit_of_all_groups(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 5 of six in groups of two is in the last. Every rank makes every group, in the same order."""
+    made: list[object] = []
+
+    def new_group(ranks: list[int], timeout: timedelta) -> tuple[int, ...]:
+        made.append((ranks, timeout))
+        return tuple(ranks)
+
+    monkeypatch.setattr(engines.dist, "new_group", new_group)
+    found: Any = gathering_group(Machine(6, "cpu", 1, 2, zero_hpz_partition_size=2), 5)
+    assert found == (4, 5) and made == [([first, first + 1], timedelta(days=1)) for first in (0, 2, 4)]
+    assert gathering_group(Machine(6, "cpu", 1, 2), 5) is None and len(made) == 3
 
 
 def test_under_stage_1_the_model_is_whole_from_the_start(calls: Calls, job: RankJob) -> None:
@@ -166,7 +182,7 @@ def given_engine(rank: int) -> tuple[Engine, dict[Any, Any], list[int]]:
     param.ds_tensor, param.ds_shape = torch.zeros(3), (6,)  # type: ignore[attr-defined]
     zero = SimpleNamespace(
         fp32_partitioned_groups_flat=[flat], fp16_groups=[1, 2], sub_group_to_group_id={0: 0}, param_groups=[{"matrix": None}], optimizer=SimpleNamespace(state=states),
-        _reassign_or_swap_out_partitioned_parameters=gathered.append,
+        _reassign_or_swap_out_partitioned_parameters=gathered.append, invalidate_secondary_tensor=lambda: gathered.append(-1),
     )  # fmt: skip
     deep: Any = SimpleNamespace(optimizer=zero)
     named = {"a": param}
@@ -184,12 +200,14 @@ def test_every_rank_sets_its_own_slices_and_waits_for_the_others(calls: Calls, r
     own = [first, first + 1, first + 2]
     engine, states, gathered = given_engine(rank)
     assign(engine, slices)
-    assert calls == [("weight", own), ("barrier",)] and gathered == [0, 1] and states == {}, "given weights have no state of an optimizer"
+    assert calls == [("weight", own), ("barrier",)] and gathered == [0, 1, -1] and states == {}, (
+        "given weights have no state of an optimizer"
+    )
     calls.clear()
     assign(engine, slices, 5)
     assert calls == [("weight", own), ("exp_avg", [100 + v for v in own]), ("exp_avg_sq", [200 + v for v in own]), ("barrier",)]
     ((flat, state),) = states.items()
-    assert gathered == [0, 1, 0, 1] and {name: value.tolist() for name, value in state.items()} == {
+    assert gathered == [0, 1, -1, 0, 1, -1] and {name: value.tolist() for name, value in state.items()} == {
         "step": 5.0, "exp_avg": [0.0] * 3, "exp_avg_sq": [0.0] * 3,
     }  # fmt: skip
     assert state["exp_avg"].shape == flat.shape
@@ -205,7 +223,7 @@ def test_every_flat_tensor_gets_the_state_of_its_parameters(calls: Calls) -> Non
     flats = [torch.ones(3 + number) for number in range(3)]
     zero = SimpleNamespace(
         fp32_partitioned_groups_flat=flats, fp16_groups=[], optimizer=SimpleNamespace(state=states), sub_group_to_group_id={0: 0, 1: 0, 2: 1},
-        param_groups=[{"matrix": (2, 3)}, {"matrix": None}],
+        param_groups=[{"matrix": (2, 3)}, {"matrix": None}], invalidate_secondary_tensor=lambda: None,
     )  # fmt: skip
     deep: Any = SimpleNamespace(optimizer=zero)
     asked: list[tuple[str, str]] = []

@@ -1,0 +1,217 @@
+"""A driver goes on with the job of Slurm or the object of Kubernetes that a killed driver left, if it would submit the same; otherwise it is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.record.contract.runtime import KubernetesRequest, SlurmTraining
+from stages.training.job.job import Machine, RankJob, write_job
+from stages.training.launch import agents, kubernetes_agents, slurm_agents
+from stages.training.launch.events import event_path
+from stages.training.launch.launch import LaunchError, launch
+from stages.training.run import training_run
+from tests.conftest import until
+from tests.training.launch.test_host_agents import at, files, listener
+from tests.training.launch.test_kubernetes_agents import ASKED, cluster
+from tests.training.made import changed, small_job
+
+__all__ = ["cluster"]
+
+VARIABLES = {"NCCL_DEBUG": "INFO", "HOME": "/root"}
+
+
+class Slurm:
+    """What Slurm is asked, and whether it has the job."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: Any = frozenset()
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+        monkeypatch.setattr(slurm_agents, "call", self.call)
+        monkeypatch.setattr(slurm_agents, "active", lambda name: self.runs)
+        monkeypatch.setattr(slurm_agents, "cancel", self.cancelled.append)
+
+    def call(self, words: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+        self.submitted.append(next(word for word in words if word.startswith("--job-name")).partition("=")[2])
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(monkeypatch)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> RankJob:
+    return small_job(tmp_path, Machine(2, "cpu", 1, 1, nodes=2, elsewhere=True), 9)
+
+
+def same(job: RankJob, slurm: Slurm) -> RankJob:
+    return job
+
+
+def silent(job: RankJob, slurm: Slurm) -> RankJob:
+    slurm.runs = None  # the controller does not answer
+    return job
+
+
+def gone(job: RankJob, slurm: Slurm) -> RankJob:
+    slurm.runs = False
+    return job
+
+
+def ended(job: RankJob, slurm: Slurm) -> RankJob:
+    start = agents.read_start(Path(job.scratch) / "agents.json")
+    (start.scratch / f"agent-{start.run}.ended").write_text("1\n")
+    return job
+
+
+def longer(job: RankJob, slurm: Slurm) -> RankJob:
+    return replace(job, steps=10)
+
+
+def damaged(job: RankJob, slurm: Slurm) -> RankJob:
+    (Path(job.scratch) / "agents.json").write_text('{"run": "x"}')
+    return job
+
+
+@pytest.mark.parametrize(
+    ("change", "goes_on"), [(same, True), (silent, True), (gone, False), (ended, False), (longer, False), (damaged, False)]
+)
+def test_a_job_that_runs_and_is_the_same_is_gone_on_with(
+    job: RankJob, slurm: Slurm, change: Callable[[RankJob, Slurm], RankJob], goes_on: bool
+) -> None:
+    first: Any = slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
+    event_path(Path(job.scratch), 0).write_text("said\n")
+    told: list[str] = []
+    second: Any = slurm_agents.starter(SlurmTraining(), told.append)(change(job, slurm), VARIABLES)
+    assert (second.name == first.name) == goes_on and slurm.cancelled == ([] if goes_on else [first.name])
+    assert slurm.submitted == ([first.name] if goes_on else [first.name, second.name])
+    assert event_path(Path(job.scratch), 0).exists() == goes_on, "what the ranks have said is passed on, that of other ranks is not"
+    assert told[0] == f"{'goes on with' if goes_on else 'cancels'} job {first.name} of Slurm, which a driver left that was killed"
+
+
+@pytest.mark.parametrize(
+    ("asked", "variables"),
+    [
+        (SlurmTraining(time_min=9), VARIABLES),
+        (SlurmTraining(), {**VARIABLES, "NCCL_DEBUG": "WARN"}),
+        (SlurmTraining(), {**VARIABLES, "HOME": "/"}),
+    ],
+)
+def test_what_is_asked_for_and_the_variables_of_the_network_are_part_of_the_attempt(
+    job: RankJob, slurm: Slurm, asked: SlurmTraining, variables: dict[str, str]
+) -> None:
+    first: Any = slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
+    second: Any = slurm_agents.starter(asked, print)(job, variables)
+    assert (second.name == first.name) == (variables["HOME"] == "/"), "the ranks do not get HOME"
+
+
+def test_ranks_of_other_code_are_ended(job: RankJob, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    first: Any = slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
+    monkeypatch.setattr(agents, "code_digest", lambda module: "0" * 64)
+    slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
+    assert slurm.cancelled == [first.name]
+
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+from stages.record.contract.runtime import KubernetesRequest
+from stages.training.job.job import read_job
+from stages.training.launch import kubernetes_agents
+from stages.training.run import training_run
+asked = KubernetesRequest.model_validate_json(sys.argv[2])
+listener = SimpleNamespace(child_environment=lambda: dict(os.environ), log=print, progress=lambda *values: None)
+training_run.run(read_job(Path(sys.argv[1])), listener, training_run.Observers(), kubernetes_agents.starter(asked, print))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_driver_that_comes_back_goes_on_with_its_pods(tmp_path: Path, cluster: Path, emptied: bool) -> None:
+    """The ranks go on while no driver works. A driver whose artifact folder was emptied after they had linked the checkpoint links it again."""
+    job = changed(small_job(tmp_path / "data", Machine(2, "cpu", 1, 1), 60), checkpoint_every_steps=20)
+    here = at(job, tmp_path / "here", job.machine)
+    launch(here, lambda rank, event: None, os.environ)
+    there = at(job, tmp_path / "there", replace(job.machine, nodes=2, elsewhere=True))
+    given = write_job(there, tmp_path / "given.json")
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(given), ASKED.model_dump_json()])
+    first = event_path(Path(there.scratch), 0)
+    until(lambda: first.is_file() and first.read_text().count('"kind": "step"') > 2, 120)
+    driver.kill()
+    driver.wait(timeout=60)
+    if emptied:
+        until(lambda: (Path(there.out) / "checkpoint" / "checkpoint.json").is_file(), 120)
+        (Path(there.out) / "checkpoint" / "checkpoint.json").unlink()
+    told: list[str] = []
+    observed: list[int] = []
+    training_run.run(
+        there,
+        listener(told),
+        training_run.Observers(track=lambda step, metrics: observed.append(step)),
+        kubernetes_agents.starter(ASKED, told.append),
+    )
+    assert files(there) == files(here)
+    assert told[0].startswith("goes on with JobSet loam-") or emptied
+    if not emptied:
+        assert observed == list(range(1, 61)), "the events of the start come from the first"
+        assert len(list(cluster.glob("*.yaml"))) == 1, "no second object"
+
+
+def test_an_artifact_folder_without_the_checkpoint_is_a_start_that_links_it_again(
+    job: RankJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three starts in a row that do not help end the training."""
+    snapshot, tries = Path(job.scratch) / "resume" / "step-0000000009", list[int]()
+    (snapshot / "shards").mkdir(parents=True)
+    (snapshot / "checkpoint.json").write_text("{}")
+
+    def ends(job: RankJob, *given: object) -> None:
+        tries.append(1)
+        if len(tries) == 2:
+            (Path(job.out) / "checkpoint" / "shards").mkdir(parents=True)
+            (Path(job.out) / "checkpoint" / "checkpoint.json").write_text("{}")
+
+    monkeypatch.setattr(training_run, "launch", ends)
+    told: list[str] = []
+    training_run.run(job, listener(told), training_run.Observers())
+    assert len(tries) == 2 and told == [
+        f"starts the training again from its last snapshot, because: The ranks have ended, but {job.out}/checkpoint is not what they have linked."
+    ]
+    tries.extend([1, 1])
+    (Path(job.out) / "checkpoint" / "checkpoint.json").unlink()
+    with pytest.raises(LaunchError, match=r"The ranks have ended, but .*/out/checkpoint is not what they have linked\."):
+        training_run.run(job, listener(told), training_run.Observers())
+    assert len(tries) == 7
+
+
+def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"status": {"conditions": list[dict[str, str]]()}}
+
+    def kubectl(verb: str, *words: object, given: str = "") -> subprocess.CompletedProcess[str]:
+        deleted.extend([str(words[1])] if verb == "delete" else [])
+        return subprocess.CompletedProcess([], 0, json.dumps(states), "")
+
+    def started(request: KubernetesRequest) -> Any:
+        return kubernetes_agents.starter(request, lambda text: None)(job, VARIABLES)
+
+    deleted: list[str] = []
+    monkeypatch.setattr(kubernetes_agents, "kubectl", kubectl)
+    first, queued = started(ASKED), ASKED.model_copy(update={"queue": "gpus"})
+    assert started(ASKED).name == first.name and not deleted
+    second = started(queued)
+    assert deleted == [f"jobset/{first.name}"] and second.name != first.name
+    states["status"]["conditions"] = [{"type": "Failed", "status": "True"}]
+    started(queued)
+    assert deleted == [f"jobset/{first.name}", f"jobset/{second.name}"]

@@ -1,0 +1,187 @@
+"""Snapshots of a running training in a store: an empty home goes on from the last one there, and what fails ends no training."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stages.record.contract.errors import VerificationError
+from stages.training.job.job import Machine, RankJob
+from stages.training.launch.launch import launch
+from stages.training.run import stored_snapshots, training_run
+from stages.training.run.stored_snapshots import LIST, StoredSnapshots
+from tests.made.s3_server import S3, s3_server
+from tests.training.launch.test_host_agents import at, files, listener
+from tests.training.made import changed, small_job
+
+URI = "s3://bucket/team"
+PLACE = "team/snapshots/pretrain-0123/"
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    with s3_server(monkeypatch) as server:
+        yield server
+
+
+def context(scratch: str, told: list[str], store: str = URI) -> Any:
+    return SimpleNamespace(runtime=SimpleNamespace(store=store), scratch=Path(scratch), log=told.append)
+
+
+def there(s3: S3) -> list[str]:
+    """Names of the snapshots in the store."""
+    return sorted(name.split("/")[0] for name in s3.under(PLACE) if name.endswith(f"/{LIST}"))
+
+
+def snapshot(job: RankJob, step: int, text: str = "weights") -> None:
+    """Writes what looks like a snapshot, and its line of metrics."""
+    folder = Path(job.scratch) / "resume" / f"step-{step:010d}"
+    (folder / "shards").mkdir(parents=True)
+    (folder / "shards" / "a").write_text(f"{text} {step}")
+    (folder / "checkpoint.json").write_text(f"{text} of {step}")
+    with (Path(job.scratch) / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": {step}, "loss": 1.0}}\n')
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> RankJob:
+    made = changed(small_job(tmp_path / "home" / "pretrain-0123", Machine(1, "cpu", 1, 1), 100), milestone_every_steps=20)
+    Path(made.scratch).mkdir(parents=True)
+    return replace(made, scratch=str(Path(made.scratch)))
+
+
+def sent(job: RankJob, told: list[str], *steps: int) -> None:
+    """Looks after each snapshot, and waits."""
+    with pytest.raises(KeyboardInterrupt), stored_snapshots.stored_snapshots(job, context(job.scratch, told)) as look:
+        for step in steps:
+            snapshot(job, step)
+            look()
+        raise KeyboardInterrupt
+    assert not (Path(job.scratch) / stored_snapshots.STAGED).exists() or not list((Path(job.scratch) / stored_snapshots.STAGED).iterdir())
+
+
+def test_older_snapshots_go_when_a_newer_one_is_whole_and_milestones_stay(s3: S3, job: RankJob) -> None:
+    told: list[str] = []
+    sent(job, told, 10)
+    assert [name[:10] for name in there(s3)] == ["0000000010"] and told[-1] == "the snapshot of step 10 is in s3://bucket/team"
+    sent(job, told, 20)
+    assert [name[:10] for name in there(s3)] == ["0000000020"]
+    sent(job, told, 30)
+    sent(job, told, 50)
+    assert [name[:10] for name in there(s3)] == ["0000000020", "0000000050"]
+    assert {name.split("/")[0][:10] for name in s3.under(PLACE)} == {"0000000020", "0000000050"}, "the files of the others are gone, too"
+    with stored_snapshots.stored_snapshots(job, context(job.scratch, told)):
+        pass
+    assert not s3.under(PLACE), "training is done"
+
+
+def test_an_empty_home_gets_the_newest_snapshot_with_its_milestones_and_metrics(s3: S3, job: RankJob) -> None:
+    told: list[str] = []
+    (Path(job.scratch) / "rewinds.json").write_text("[]")
+    sent(job, told, 20)
+    sent(job, told, 30)
+    lost = Path(job.scratch)
+    kept = {str(path.relative_to(lost)): path.read_bytes() for path in lost.rglob("*") if path.is_file()}
+    shutil.rmtree(lost)
+    lost.mkdir()
+    sent(job, told)
+    assert {str(path.relative_to(lost)): path.read_bytes() for path in lost.rglob("*") if path.is_file()} == kept
+    assert told[-1] == "takes the snapshot of step 30 from s3://bucket/team"
+    s3.requests.clear()
+    sent(job, told)
+    assert not [one for one in s3.requests if one.method == "GET" and "/files/" in one.key], "a home that has one takes none"
+    assert not [one for one in s3.requests if one.method == "PUT" and "/files/" in one.key], "and what is there is not sent again"
+
+
+def test_a_snapshot_of_the_same_step_that_was_made_again_takes_its_place(s3: S3, job: RankJob) -> None:
+    """As after training went back."""
+    told: list[str] = []
+    sent(job, told, 10)
+    first = there(s3)
+    shutil.rmtree(Path(job.scratch) / "resume" / "step-0000000010")
+    snapshot(job, 10, "others")
+    sent(job, told)
+    assert len(there(s3)) == 1 and there(s3) != first
+
+
+def test_what_cannot_be_sent_is_said_once_and_ends_nothing(s3: S3, job: RankJob) -> None:
+    told: list[str] = []
+    own = StoredSnapshots(stored_snapshots.open_store(URI), "snapshots/pretrain-0123/", job, told.append)
+    s3.fault = lambda request: "500" if request.method == "PUT" and "/files/" in request.key else ""
+    for step in (10, 30):
+        snapshot(job, step)
+        own.look()
+        assert own.sending
+        own.sending.result()
+    assert len(told) == 1 and told[0].startswith("A snapshot could not be kept in s3://bucket/team: s3://bucket/team: could not write ")
+    assert told[0].endswith("Training goes on, and the next snapshot is tried.") and not there(s3)
+    s3.fault = lambda request: "403 AccessDenied" if request.method == "DELETE" else ""
+    own.seen = frozenset()
+    own.look()
+    assert own.sending
+    own.sending.result()
+    assert [name[:10] for name in there(s3)] == ["0000000030"]
+    own.clear()
+    assert told[-1].startswith("The snapshots of the training stay in s3://bucket/team/snapshots/pretrain-0123/: This run may not remove ")
+
+
+@pytest.mark.parametrize("spoil", ["other bytes", "no file", "no list"])
+def test_a_snapshot_that_is_not_what_its_list_says_is_refused(s3: S3, job: RankJob, spoil: str) -> None:
+    told: list[str] = []
+    sent(job, told, 10)
+    shutil.rmtree(job.scratch)
+    Path(job.scratch).mkdir()
+    name = next(name for name in s3.objects if name.startswith(PLACE) and ("/files/" in name) == (spoil != "no list"))
+    if spoil == "no file":
+        del s3.objects[name]
+    else:
+        s3.objects[name] = b"0" * len(s3.objects[name])
+    with pytest.raises(VerificationError, match=r"A snapshot in the store is not what its list says: ") as caught:
+        sent(job, told)
+    assert caught.value.where == f"{URI}/snapshots/pretrain-0123/{there(s3)[0]}/" and "Delete it in the bucket" in caught.value.do
+    assert not list(Path(job.scratch).iterdir()), "nothing is left of it"
+
+
+def test_without_a_store_nothing_is_asked(s3: S3, job: RankJob) -> None:
+    with stored_snapshots.stored_snapshots(job, context(job.scratch, [], "")) as look:
+        snapshot(job, 10)
+        look()
+    assert not s3.requests
+
+
+@pytest.mark.long
+def test_a_training_whose_home_is_lost_goes_on_from_the_store_with_the_same_bytes(s3: S3, tmp_path: Path) -> None:
+    job = changed(small_job(tmp_path / "data", Machine(2, "cpu", 1, 1), 12), checkpoint_every_steps=4, milestone_every_steps=8)
+    here = at(job, tmp_path / "here", job.machine)
+    launch(here, lambda rank, event: None, os.environ)
+    home = at(job, tmp_path / "home" / "pretrain-0123", job.machine)
+    told, made = list[str](), list[int]()
+
+    def trained(job: RankJob) -> list[dict[str, Any]]:
+        with stored_snapshots.stored_snapshots(job, context(job.scratch, told)) as look:
+
+            def track(step: int, metrics: object) -> None:
+                made.append(step)
+                look()
+
+            found = training_run.run(job, listener(told), training_run.Observers(track=track))
+            if job.stop_after:
+                raise KeyboardInterrupt  # its machine is lost
+            return found
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(replace(home, stop_after=9))
+    assert [name[:10] for name in there(s3)] == ["0000000008", "0000000009"]
+    shutil.rmtree(home.scratch)
+    Path(home.scratch).mkdir()
+    made.clear()
+    lines = trained(home)
+    assert made == [10, 11, 12] and [line["step"] for line in lines] == list(range(1, 13))
+    assert files(home) == files(here) and not s3.under(PLACE)
