@@ -8,6 +8,7 @@ Cost: reads one manifest.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from stages.record.contract.declaration import Artifact, ExternalFile
@@ -38,16 +39,30 @@ def named_checkpoint(home: Path, value: str, where: str) -> ExternalFile:
         raise RecipeError(
             f"{alias} is not a checkpoint: it was made by {artifact.manifest['stage']}.", where=where, do="Name an artifact of pretrain."
         )
-    held = steps_of(artifact)
-    step = int(found[2]) if found else held[-1]
-    if step not in held:
-        more = f" and {len(held) - SHOWN:,} more up to {held[-1]}" if len(held) > SHOWN else ""
-        raise RecipeError(  # a plan shows only the first sentence, so it holds the steps
-            f"{alias} has no checkpoint of step {step}, but of the steps {', '.join(map(str, held[:SHOWN]))}{more}.",
-            where=where,
-            do="Name one of them. pretrain.milestone_every_steps keeps more of a run.",
-        )
+    step = int(found[2]) if found else steps_of(artifact)[-1]
+    refuse_unheld(artifact, step, where)
     return ExternalFile(str(artifact.path), artifact.manifest["bytes"], f"{CHECKPOINT}{manifest.input_digest(artifact)}:{step}")
+
+
+def refuse_unheld(artifact: Artifact, step: int, where: str) -> None:
+    """Refuses a step whose checkpoint an artifact does not hold. where: the setting that names it.
+
+    Raises:
+        RecipeError: It names the steps of the artifact.
+    """
+    held = steps_of(artifact)
+    if step not in held:
+        raise RecipeError(  # a plan shows only the first sentence, so it holds the steps
+            f"{artifact.manifest['alias']} has no checkpoint of step {step}, but of {steps_text(held)}.",
+            where=where,
+            do=f"Name one of them. {artifact.manifest['node']}.milestone_every_steps keeps more of a run.",
+        )
+
+
+def steps_text(steps: Sequence[int]) -> str:
+    """Returns steps for a message, in order: "the steps 4, 8, 12"; of many the first ones and the last."""
+    more = f" and {len(steps) - SHOWN:,} more up to {steps[-1]}" if len(steps) > SHOWN else ""
+    return f"the step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps[:SHOWN]))}{more}"
 
 
 def steps_of(artifact: Artifact) -> list[int]:
