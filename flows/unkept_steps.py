@@ -89,7 +89,8 @@ def _kept(training: str, running: Sections, imported: Mapping[str, Artifact]) ->
 def _unkept(setting: str, steps: tuple[int, ...], kept: KeptCheckpoints, source: str) -> Iterator[RecipeError]:
     """Yields what is wrong with a setting. steps: those that it names; empty for all milestones."""
     where, known = f"{source}: {setting}, {kept.where}", kept.steps
-    if kept.none and set(steps) != set(known[-1:] if known else ()):
+    only_last = bool(steps) and known is not None and set(steps) == {known[-1]}
+    if kept.none and not only_last:
         what = f"{setting} asks for milestones of {kept.training}, which keeps none: {kept.none}."
         yield RecipeError(what, where=where, do=f"Remove {setting}, or {kept.do}.")
     elif known and (unkept := [step for step in steps if step not in known]):
