@@ -16,7 +16,7 @@ from dashboards.charts import draw
 from dashboards.documents import artifacts_of, rows_of
 from dashboards.page import DashboardPage, PageVisit, Shown, choice, grid, in_thread, later, named, tag
 from stages.evaluation.charts.options import ChartOptions, line_options
-from stages.evaluation.evaluate.curve import curve_charts
+from stages.evaluation.evaluate.curve import ABOUT, curve_charts
 from stages.evaluation.statistics.changes import ANSWER_BITS
 from stages.questions.compared_scores import item_values
 from stages.record.index import database
@@ -185,7 +185,7 @@ async def _draw_curves(visit: PageVisit, models: Mapping[str, str]) -> None:
         with tag("div", css="bar"):
             shown = {"main": "the main metric of each task", ANSWER_BITS: "bits per byte of right answers"}
             choice("Shown", shown, ANSWER_BITS if right_answers else "main", lambda one: f"{visit.address(curve=one)}#curves")
-        tag("p", "Each kept milestone, scored as the model itself. Dotted: one standard error above and below.", "soft small")
+        tag("p", ABOUT, "soft small")
         with tag("div", css="two"):
             for options in charts:
                 draw(options)

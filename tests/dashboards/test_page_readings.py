@@ -191,8 +191,8 @@ def test_a_curve_is_drawn_with_its_error_for_the_models_that_have_one(home: Path
     assert {chart["title"]["text"] for chart in charts} == {"base: loam_quiz, acc"} and charts[0]["xAxis"]["name"] == "step"
     assert [(line["name"], line["data"], line["lineStyle"]["type"]) for line in charts[0]["series"]] == [
         ("acc", [(10, 0.25), (20, 0.5)], "solid"),
-        ("one standard error above", [(10, 0.375), (20, 0.625)], "dotted"),
-        ("one standard error below", [(10, 0.125), (20, 0.375)], "dotted"),
+        ("+ error", [(10, 0.375), (20, 0.625)], "dotted"),
+        ("- error", [(10, 0.125), (20, 0.375)], "dotted"),
     ]
     assert len({line["color"] for line in charts[0]["series"]}) == 1
     assert curve_options(home, {"base": made["evaluate@base"]}, True) == []

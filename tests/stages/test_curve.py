@@ -216,8 +216,8 @@ def test_the_report_has_a_chart_of_each_task_with_its_error(curved: Artifact, da
         rows = {step: of_step[task, metric] for step, of_step in points(curved).items()}
         expected = {
             metric: [(step, value) for step, (value, _, _) in rows.items()],
-            "one standard error above": [(step, value + error) for step, (value, error, _) in rows.items()],
-            "one standard error below": [(step, value - error) for step, (value, error, _) in rows.items()],
+            "+ error": [(step, value + error) for step, (value, error, _) in rows.items()],
+            "- error": [(step, value - error) for step, (value, error, _) in rows.items()],
         }
         assert chart.lines == expected and set(chart.exact) == set(expected) and chart.x_label == "step"
     assert report_section(data.evaluated(data.exported())).charts == ()

@@ -36,7 +36,8 @@ CURVE = SideTable(
         "items": Column("int64", "items, or held-out documents, that it is made of"),
     },
 )  # fmt: skip
-ABOVE, BELOW = "one standard error above", "one standard error below"
+ABOVE, BELOW = "+ error", "- error"  # names of lines
+ABOUT = "The charts show the scores of checkpoints of the training, step by step, dotted: one standard error above and below."
 
 
 class CurveRow(TypedDict):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field, StrictBool, field_validator, model_validator
 
 from stages.evaluation.evaluate import generations
-from stages.evaluation.evaluate.curve import CURVE, asked_steps, checkpoint_scores, curve_charts, curve_rows
+from stages.evaluation.evaluate.curve import ABOUT, CURVE, asked_steps, checkpoint_scores, curve_charts, curve_rows
 from stages.evaluation.evaluate.examination import (
     VALIDATION,
     Examination,
@@ -335,8 +335,9 @@ def report_section(artifact: Artifact) -> Section:
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
     cut = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact)))
     tables = cut, answer_table(artifact), generations.section_table(artifact)
-    paragraphs = (" ".join(["± is one standard error.", *about]), *asked)
-    return Section("Results", paragraphs=paragraphs, tables=tuple(table for table in tables if table), charts=curve_charts(artifact))
+    charts = curve_charts(artifact)
+    paragraphs = (" ".join(["± is one standard error.", *about]), *asked, *([ABOUT] if charts else []))
+    return Section("Results", paragraphs=paragraphs, tables=tuple(table for table in tables if table), charts=charts)
 
 
 STAGE = Stage(
