@@ -11,6 +11,7 @@ from pathlib import Path
 from flows.contradictions import refuse_contradictions
 from flows.off_nodes import left_out, refuse_off
 from flows.pipeline import WHOLE, LeftOut, config_classes, downstream, pipeline, skipped_nodes, stage_of, upstream, whole_run
+from flows.unkept_steps import refuse_unkept
 from stages.questions.imported import imported_artifacts, refuse_missing_headers, refuse_unfit_replay
 from stages.questions.plan import Plan, Step, make_plan
 from stages.questions.planned_ranges import REFUSED
@@ -149,6 +150,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     session = Session(folder, checked, imported_artifacts(folder, checked, kinds), left_out(checked), shlex.quote(recipe), options)
     refuse_missing_headers(checked, session.imported, session.off)
     refuse_unfit_replay(checked, session.imported, session.off)
+    refuse_unkept(checked, session.imported, session.left_out)
     return session
 
 

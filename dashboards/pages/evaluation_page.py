@@ -1,4 +1,4 @@
-"""The scores of a run's models by task, with errors and paired tests between models, held-out text by source, and every item with what was asked.
+"""The scores of a run's models by task and over the training, with errors and paired tests between models, held-out text by source, and every item with what was asked.
 
 Guarantee: a change is called one only by a paired test on the same items, corrected over all that are shown (stages/evaluation/statistics/changes.py).
 Cost: the items of three models, and the tests: a second for some thousand items.
@@ -12,8 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from dashboards.charts import draw
 from dashboards.documents import artifacts_of, rows_of
 from dashboards.page import DashboardPage, PageVisit, Shown, choice, grid, in_thread, later, named, tag
+from stages.evaluation.charts.options import ChartOptions, line_options
+from stages.evaluation.evaluate.curve import ABOUT, curve_charts
+from stages.evaluation.statistics.changes import ANSWER_BITS
 from stages.questions.compared_scores import item_values
 from stages.record.index import database
 from stages.record.index.database import Row
@@ -70,6 +74,19 @@ def subset_rows(home: Path, contamination: str) -> list[Shown]:
         {"model": m.partition("@")[2] or m, "task": t, "metric": x, **{name: values.get(name, "") for name in SUBSETS}}
         for (m, t, x), values in found.items()
     ]
+
+
+def curve_options(home: Path, models: Mapping[str, str], right_answers: bool) -> list[ChartOptions]:
+    """Returns a chart per model and task: how its score changed over the training, with its error.
+
+    Args:
+        home: The home folder.
+        models: Model -> its artifact of scores. One without a curve has no chart.
+        right_answers: Whether the score is the bits per byte of right answers; if not, the main metric of the task.
+    """
+    artifacts = [manifest.read_artifact(home / "artifacts" / one) for one in models.values()]
+    charts = [chart for one in artifacts for chart in curve_charts(one) if chart.folded is right_answers]
+    return [line_options(chart.title, chart.lines, chart.x_label, looks=chart.looks) for chart in charts]
 
 
 def by_source(home: Path, artifact: str, mixture: str) -> list[Row]:
@@ -136,6 +153,7 @@ async def show(visit: PageVisit) -> None:
     rows = await in_thread(score_rows, visit.home, models)
     tag("p", "± is one standard error.", "soft small")
     grid(rows, {"task": lambda n: f"{visit.address(task=rows[n]['task'], metric=rows[n]['metric'], offset='')}#items"})
+    await _draw_curves(visit, models)
     if len(models) > 1:
         tag("h2", "What later training changed")
         tag(
@@ -157,6 +175,20 @@ async def show(visit: PageVisit) -> None:
         grid([{"model": model, **row} for model, own in found.items() for row in own])
     await _draw_items(visit, models, made, rows)
     await _draw_written(visit, models)
+
+
+async def _draw_curves(visit: PageVisit, models: Mapping[str, str]) -> None:
+    """Draws the curves of the models that have one."""
+    right_answers = visit.asked("curve") == ANSWER_BITS
+    if charts := await in_thread(curve_options, visit.home, models, right_answers):
+        tag("h2", "Scores over the training", id="curves")
+        with tag("div", css="bar"):
+            shown = {"main": "the main metric of each task", ANSWER_BITS: "bits per byte of right answers"}
+            choice("Shown", shown, ANSWER_BITS if right_answers else "main", lambda one: f"{visit.address(curve=one)}#curves")
+        tag("p", ABOUT, "soft small")
+        with tag("div", css="two"):
+            for options in charts:
+                draw(options)
 
 
 async def _draw_items(visit: PageVisit, models: Mapping[str, str], made: Mapping[str, str], rows: Sequence[Shown]) -> None:

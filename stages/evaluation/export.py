@@ -1,4 +1,4 @@
-"""export: converts a checkpoint to a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
+"""export: converts a checkpoint, the last of a training or a milestone, to a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
 
 Guarantee: the stage loads the folder again with transformers, without network, and fails unless its logits equal those of the trained
 model within `tolerance`. AutoModelForCausalLM and AutoTokenizer load the folder.
@@ -19,6 +19,7 @@ from pydantic import Field
 from stages.record.contract.declaration import Artifact, Context, Outcome, Stage
 from stages.record.contract.errors import StageError, VerificationError
 from stages.record.contract.report_section import Section, SectionTable, figure
+from stages.record.run.named_checkpoint import published_step, refuse_unheld
 from stages.record.settings import StageConfig
 from stages.tokens.tokenizer.bpe import CHAT_TOKENS
 from stages.tokens.tokenizer.canary_files import check_canaries
@@ -36,6 +37,9 @@ LOADING = "Folders below the home folder. transformers loads each: AutoModelForC
 class ExportConfig(StageConfig):
     """Settings of the export stage."""
 
+    step: int | None = Field(None, ge=1)
+    """The step whose checkpoint is exported: one of the training's milestones (milestone_every_steps), or its last step. null: the one that it
+    publishes, which is the last one without `keep: best`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The dtype of the exported weights. The check rounds both models to it."""
     tolerance: float = Field(2e-4, gt=0, lt=1)
@@ -47,7 +51,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     """Writes the model folder, loads it again and compares the logits. The model has a row for every id of the tokenizer, or more.
 
     Returns:
-        The outcome. Its rows are the parameters.
+        The outcome. Its rows are the parameters. A step that the training did not keep is a RecipeError.
 
     Raises:
         VerificationError: The checkpoint cannot be read, or the logits differ by more than the tolerance.
@@ -56,13 +60,16 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     from stages.training.checkpoints.convert import hugging_face_model, quiet_transformers
     from stages.training.model import flops
     from stages.training.model.config import read_model_config
+    from stages.training.run.kept_checkpoints import checkpoint_at
 
     quiet_transformers()
     check_canaries(inputs["checkpoint"], inputs["tokenizer"], ctx)
-    source, tokenizer = inputs["checkpoint"].path, inputs["tokenizer"].path
+    trained, source, tokenizer = inputs["checkpoint"], inputs["checkpoint"].path, inputs["tokenizer"].path
+    step = published_step(trained) if config.step is None else config.step
+    refuse_unheld(trained, step, f"{ctx.node}.step")
     shape = read_model_config(source / "model.json")
     try:
-        weights = checkpoint.consolidate(source / "checkpoint")
+        weights = checkpoint.consolidate(checkpoint_at(trained, step))
     except checkpoint.CheckpointError as error:
         raise VerificationError(str(error), where=str(source), do="Train again: loam stage with --force.") from error
     special = _special_ids(tokenizer, shape.vocab_size, ctx)
@@ -86,6 +93,7 @@ def run(config: ExportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
             "parameters": flops.parameter_count(shape),
             "architecture": type(model).__name__,
             "dtype": config.dtype,
+            "step": step,
             "largest_logit_difference": difference,
             "largest_logit": largest,
         },
@@ -134,8 +142,11 @@ def report_section(artifact: Artifact) -> Section:
         "architecture": str(artifact.summary["architecture"]),
         "parameters": figure(artifact.summary["parameters"]),
         "dtype": str(artifact.summary["dtype"]),
+        "step": figure(artifact.summary["step"])
+        if "step" in artifact.summary
+        else "",  # earlier versions, which a recipe can import, had none
     }
-    return Section("Models", paragraphs=(LOADING,), tables=(SectionTable((row,), numeric=("parameters",)),))
+    return Section("Models", paragraphs=(LOADING,), tables=(SectionTable((row,), numeric=("parameters", "step")),))
 
 
 STAGE = Stage(
@@ -153,6 +164,7 @@ STAGE = Stage(
         "Llama, Qwen3 or LFM2 in safetensors, logits compared after loading again",
         "scaling of RoPE and head_dim; logits compared over the whole context, with RoPE in fp32",
         "the chat template has generation blocks, or is that of an imported tokenizer; chat_tokens.json",
+        "a milestone in place of the last checkpoint; the summary has the step",
     ),
     distributions=("torch", "transformers", "safetensors", "tokenizers"),
 )

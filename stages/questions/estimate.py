@@ -3,7 +3,7 @@
 A node is compared with an earlier build of itself, or of the same stage for another model, on the same processor, cores and GPUs, and for
 a stage that computes with a model, on the same ranks: if there is one with the same settings, with that, then with the one of the most
 similar amount of work. A build that continued an interrupted one does not count, because its time is that of the last part. Time grows in proportion to the work: for
-training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model;
+training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model and the checkpoints on its curve;
 otherwise the bytes of its inputs, of a crawl those of the files that it lists. Disk grows with the bytes of the inputs, that of a checkpoint
 with its parameters. Memory stays as it was, because stages work in bounded memory; that of another model on CPUs changes by what follows from
 its shape, that on GPUs is not estimated.
@@ -22,6 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stages.questions.kept_steps import curve_of, curve_steps
 from stages.questions.plan import Plan, Planned, Step, newest_folders, read_bytes
 from stages.questions.planned_ranges import planned_ranges
 from stages.questions.training_size import lora_of, model_shape, rank_memory_bytes, steps_before
@@ -88,6 +89,7 @@ class _Task:
         ranges: The sequences that it trains on if it trains; empty for those of one context each, as many as it needs.
         runtime: How the recipe is executed.
         before: Steps of the checkpoint that the training continues; 0 for none.
+        models: How many models it scores: with a curve the checkpoints on it.
     """
 
     step: Step
@@ -98,6 +100,7 @@ class _Task:
     runtime: Runtime
     before: int = 0
     ranges: tuple[SequenceRange, ...] = ()
+    models: int = 1
 
     @property
     def runs_on(self) -> Mapping[str, object]:
@@ -130,11 +133,20 @@ def estimate_nodes(home: Path, recipe: Recipe, steps: Sequence[Step], plan: Plan
             before = steps_before(planned[step.node].files)
             reads_mixture = training is not None and "mixture" in step.reads
             ranges = planned_ranges(recipe.sections.get("mix"), built.get(step.reads["mixture"])) if reads_mixture else ()
-            task = _Task(step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime, before, ranges)
-            estimate, size = _from_closest(home, task)
+            curve = _curve(step, recipe, planned)
+            task = _Task(
+                step, config.model_dump(mode="json"), training, inputs, shape, recipe.runtime, before, ranges, len(curve) if curve else 1
+            )
+            estimate, size = _from_closest(home, task) if curve is not None else (estimate, size)
         bytes_of[step.node] = size
         found.append(estimate)
     return tuple(found)
+
+
+def _curve(step: Step, recipe: Recipe, planned: Mapping[str, Planned]) -> tuple[int, ...] | None:
+    """Returns the steps of the curve that a node makes; none of a node that makes no curve, None if they are not known yet."""
+    training = curve_of(step.reads)
+    return curve_steps(step.node, training, recipe.sections, planned[training]) if training else ()
 
 
 def _input_bytes(step: Step, config: StageConfig, planned: Planned, bytes_of: Mapping[str, float | None]) -> dict[str, float] | None:
@@ -191,7 +203,7 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     then = _recorded_bytes(home, earlier)
     if then is None:
         return None
-    model = [sum(sizes.get(role, 0.0) for role in MODEL_ROLES) for sizes in (task.inputs, then)]
+    model = [_model_bytes(sizes) for sizes in (task.inputs, then)]
     data = [_data_bytes(*one) for one in ((task.inputs, task.config.get("replay")), (then, record["config"].get("replay")))]
     memory: float | None = usage["memory_bytes"]
     if task.training is not None:
@@ -207,12 +219,18 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
                 more = task.runtime.cpu_ranks * (rank_memory_bytes(task.runtime, task.training, task.shape) - before)
                 memory = None if task.runtime.gpus else max(usage["memory_bytes"] + more, 0.0)
     elif task.step.stage.uses_gpus:
-        work, disk = _ratio(*model) * _ratio(*data), _ratio(*data)
+        scored = earlier.summary.get("curve_steps", 1)
+        work, disk = _ratio(*model) * _ratio(*data) * task.models / (scored if isinstance(scored, int) else 1), _ratio(*data)
     else:
         work = disk = _ratio(model[0] + data[0], model[1] + data[1])
     return Estimate(
         task.step.node, record["alias"], work, seconds_of(record) * work, record["bytes"] * disk, usage["scratch_bytes"] * disk, memory
     )
+
+
+def _model_bytes(sizes: Mapping[str, float]) -> float:
+    """Returns the bytes of the model of a node: of the exported one where it reads one, because the checkpoints of a curve count as models."""
+    return sizes["model"] if "model" in sizes else sum(sizes.get(role, 0.0) for role in MODEL_ROLES)
 
 
 def _data_bytes(sizes: Mapping[str, float], share: object) -> float:

@@ -13,12 +13,13 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stages.questions.imported import CHECKPOINTS
+from stages.questions.kept_steps import curve_of, curve_steps
 from stages.questions.plan import Plan
 from stages.questions.planned_ranges import REFUSED, pretraining_phases, readings_row
 from stages.record.contract.declaration import Artifact, ExternalFile, seconds_of
 from stages.record.contract.recipe import Recipe
 from stages.record.contract.states import NodeState
-from stages.record.run.named_checkpoint import step_of
+from stages.record.run.named_checkpoint import step_of, steps_text
 from stages.tokens.mix.mix_settings import COLUMN_FOLDERS, divisions_of
 
 if TYPE_CHECKING:
@@ -62,8 +63,20 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         rows.append(("shards on Ray", ray_text(recipe.runtime.ray, recipe.runtime.workers)))
     if recipe.runtime.launcher != "local" and any(_is_trained(node, recipe, plan.off) for node in ("pretrain", "sft", "dpo")):
         rows.append(("trainings run on", _machines(recipe.runtime)))
+    rows += _curves(recipe, plan)
     rows += _measured(built)
     rows += mixture_table(recipe, built, plan.reads.get("mix", {}))
+    return rows
+
+
+def _curves(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
+    """Returns a row per evaluation of milestones: which checkpoints it scores."""
+    rows, planned = [], {step.node: step for step in plan.steps}
+    for node, reads in plan.reads.items():
+        if training := curve_of(reads):
+            steps = curve_steps(node, training, recipe.sections, planned[training])
+            known = f"{len(steps):,} checkpoints of {training}: {steps_text(steps)}" if steps else ""
+            rows.append((f"{node} scores", known or f"milestones of {training}, as many as the data give"))
     return rows
 
 

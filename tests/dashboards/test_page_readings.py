@@ -12,7 +12,7 @@ import pytest
 from dashboards.pages.contamination_page import AROUND, cut_passages, flags, items_of, near_items
 from dashboards.pages.drops_page import PER_PAGE, drops, reasons
 from dashboards.pages.duplicates_page import pairs, text_before
-from dashboards.pages.evaluation_page import by_source, changed_scores, item_rows, prompts_as_sent, score_rows, subset_rows
+from dashboards.pages.evaluation_page import by_source, changed_scores, curve_options, item_rows, prompts_as_sent, score_rows, subset_rows
 from dashboards.pages.trace_page import span_rows, written_texts
 from flows.pipeline import pipeline, stage_of
 from stages.corpus.filter.filter_rule import applied, first_reason
@@ -79,6 +79,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mix = make_artifact(home, "mix", 1, {}, {"sequence_spans/validation.parquet": table("mix", "sequence_spans", held)})
     written = [{"step": step, "prompt": "The", "text": f"at {step}"} for step in (10, 20)]
     trained = make_artifact(home, "pretrain", 1, {"mixture": mix}, {"text_samples.parquet": table("pretrain", "text_samples", written)})
+    points: list[dict[str, Any]] = [{"step": step, "tokens": 100 * step, "task": "loam_quiz", "metric": metric, "value": value, "stderr": error, "items": 3}
+              for step, value in ((10, 0.25), (20, 0.5)) for metric, error in (("acc", 0.125), ("brier", None))]  # fmt: skip
+    curve = {"curve.parquet": table("evaluate@base", "curve", points)}
     values = {"base": {"a": 1.0, "b": 0.0, "c": 0.0}, "sft": {"a": 1.0, "b": 1.0, "c": 0.0}}
     made = [filtered, dedup, cleaned, benchmarks, mix, trained]
     for model, own in values.items():
@@ -91,7 +94,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         wrote = [{"source": "s", "prompt": "The", "text": f"by {model}", "ended": True, "cut_tokens": 0}]
         made.append(make_artifact(home, f"evaluate@{model}", 1, {}, {"samples.parquet": table(f"evaluate@{model}", "samples", samples),
                                                                      "answers.parquet": table(f"evaluate@{model}", "answers", answered),
-                                                                     "generations.parquet": table(f"evaluate@{model}", "generations", wrote)}))  # fmt: skip
+                                                                     "generations.parquet": table(f"evaluate@{model}", "generations", wrote),
+                                                                     **(curve if model == "base" else {})}))  # fmt: skip
         scores = [{"task": "loam_quiz", "metric": "brier", "value": 0.5, "stderr": None, "n": 3, "chance": 0.25, "primary": False},
                   {"task": "loam_quiz", "metric": "acc", "value": sum(own.values()) / 3, "stderr": 0.25, "n": 3, "chance": 0.5, "primary": True}]  # fmt: skip
         (home / "artifacts" / made[-1] / "scores.json").write_text(json.dumps(scores[: 2 if model == "base" else 1] + scores[1:]))
@@ -180,6 +184,20 @@ def test_scores_have_errors_and_the_main_metric_first(home: Path) -> None:
     ]
 
 
+def test_a_curve_is_drawn_with_its_error_for_the_models_that_have_one(home: Path) -> None:
+    """Catches: a chart of a metric that is not the main one, of a model without a curve, and of an error that is missing."""
+    made = made_of(home)
+    charts = curve_options(home, {model: made[f"evaluate@{model}"] for model in ("base", "sft")}, False)
+    assert {chart["title"]["text"] for chart in charts} == {"base: loam_quiz, acc"} and charts[0]["xAxis"]["name"] == "step"
+    assert [(line["name"], line["data"], line["lineStyle"]["type"]) for line in charts[0]["series"]] == [
+        ("acc", [(10, 0.25), (20, 0.5)], "solid"),
+        ("+ error", [(10, 0.375), (20, 0.625)], "dotted"),
+        ("- error", [(10, 0.125), (20, 0.375)], "dotted"),
+    ]
+    assert len({line["color"] for line in charts[0]["series"]}) == 1
+    assert curve_options(home, {"base": made["evaluate@base"]}, True) == []
+
+
 def test_bits_per_byte_by_source_are_sums_over_sums(home: Path) -> None:
     """Catches: a mean of ratios (12/8 bits and 2/4 bits are not 12/12), and a document that is counted for each of its parts."""
     made = made_of(home)
@@ -212,9 +230,9 @@ def test_what_models_wrote_is_read_from_trainings_and_evaluations(home: Path) ->
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_prompt_is_shown_as_evaluate_sends_it(tmp_path: Path, chat: bool) -> None:
     """The ids are those of the LM that evaluate uses, decoded by transformers' tokenizer."""
+    from stages.evaluation.evaluate.examination import answer_ids
     from stages.evaluation.evaluate.lm_eval_model import make_lm
     from stages.evaluation.evaluate.score import load_tokenizer
-    from stages.evaluation.evaluate.stage import _answer_ids
     from stages.tokens.tokenizer.bpe import load_chat_format
     from tests.stages import tiny_model
 
@@ -223,7 +241,7 @@ def test_a_prompt_is_shown_as_evaluate_sends_it(tmp_path: Path, chat: bool) -> N
     question = "The length of the <|eot_id|> is"
     lm = make_lm(None, tokenizer, 64, 1, None, None)
     ids = (
-        _answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], ["x"])[0][0]
+        answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], ["x"])[0][0]
         if chat
         else lm.tok_encode("The length is")
     )

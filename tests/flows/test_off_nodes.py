@@ -133,7 +133,9 @@ def test_the_nodes_of_a_recipe_for_one_part(name: str, settings: list[str], node
 
 def test_a_group_of_inputs_is_read_as_a_whole_or_not_at_all() -> None:
     evaluate, contamination = (next(n for n in pipeline() if n.name == name) for name in ("evaluate@base", "contamination"))
-    assert set(read_by(evaluate, LeftOut(off={"encode": "turned off"}))) == {"model", "benchmarks", "tokenizer"}
+    assert set(read_by(evaluate, LeftOut(off={"encode": "turned off"}))) == {"model", "checkpoint", "benchmarks", "tokenizer"}
+    away = LeftOut(off={"encode": "turned off"}, unused={"evaluate@base": config_classes()["evaluate@base"]().unused_roles})
+    assert set(read_by(evaluate, away)) == {"model", "benchmarks", "tokenizer"}, "only a curve reads the checkpoint"
     assert set(read_by(contamination, LeftOut(off={"mix": "turned off", "preferences": "turned off"}))) == {
         "benchmarks",
         "conversations",

@@ -311,6 +311,36 @@ def test_a_stage_that_computes_with_a_model_costs_data_times_model(tmp_path: Pat
     assert (found.like, found.work, found.seconds, found.disk_bytes) == ("score@base-1", 7.5, 150.0, 20.0)
 
 
+@pytest.mark.parametrize(("asked", "then", "times"), [("true", 1, 4.0), ("[20]", 1, 2.0), ("true", 2, 2.0), ("false", 4, 0.25)])
+def test_every_checkpoint_on_a_curve_is_a_model_to_score(tmp_path: Path, asked: str, then: int, times: float) -> None:
+    """The earlier evaluation took 20 s for `then` models. The training will keep the steps 20, 40, 60 and 70; its bytes are not those of a model."""
+    from stages.evaluation.evaluate.stage import Evaluate
+    from stages.tokens.mix.stage import Mix
+    from stages.tokens.train_tokenizer.stage import TrainTokenizer
+
+    home, words = tmp_path / "home", rewritten(built(tmp_path, ["a", "b"]), bytes=100)
+    took(run_stage(TRAIN, PRETRAIN, {"words": words}, home), 60, 5000)
+    given = {"model": rewritten(run_stage(WORDS, {"words": ["n"]}, {}, home, node="m"), bytes=10), "words": words}
+    score = dataclasses.replace(COUNT, name="evaluate", inputs={"model": "m", "words": "words"}, uses_gpus=True)
+    earlier = took(run_stage(score, {}, given, home, node="evaluate@base"), 20, 8)
+    rewritten(earlier, summary={"curve_steps": then} if then > 1 else {})
+    curve: dict[str, str] = {"checkpoint": "pretrain"} if asked != "false" else {}
+    sections = {
+        "words": {"words": ["a", "b"]}, "m": {"words": ["n"]}, "train_tokenizer": {"vocab_size": 300}, "mix": {"seq_len": 64},
+        "pretrain": {**PRETRAIN, "budget": {"steps": 70}, "milestone_every_steps": 20}, "evaluate@base": {},
+    }  # fmt: skip
+    (tmp_path / "r.yaml").write_text(json.dumps({"name": "toy", "seed": 7, "runtime": {"workers": 1, "cpu_ranks": 1}, **sections}))
+    classes = {"words": WORDS.config, "m": WORDS.config, "train_tokenizer": TrainTokenizer, "mix": Mix, "pretrain": PretrainConfig,
+               "evaluate@base": Evaluate}  # fmt: skip
+    recipe = load_recipe(str(tmp_path / "r.yaml"), classes, [f"evaluate@base.milestones={asked}"])
+    reads = {**score.inputs, **curve}
+    now = Step("evaluate@base", reads, dataclasses.replace(score, inputs=reads, config=Evaluate))
+    steps = [STEPS[0], Step("m", {}, WORDS), Step("pretrain", {"words": "words"}, TRAIN), now]
+    found = {one.node: one for one in estimate_nodes(home, recipe, steps, make_plan(home, recipe, steps))}
+    assert (found["evaluate@base"].like, found["evaluate@base"].seconds) == ("evaluate@base-1", 20 * times)
+    assert found["evaluate@base"].disk_bytes == 8.0
+
+
 def test_the_columns_and_the_sums_of_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.cli.run_commands.shutil.disk_usage", lambda path: type("Usage", (), {"free": 5_000_000 * path.is_dir()}))
     monkeypatch.setattr(environment, "hardware", lambda: {"memory_bytes": 2_000_000_000})

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from stages.evaluation.evaluate.stage import Evaluate
+from stages.evaluation.export import ExportConfig
 from stages.questions import estimate, plan
 from stages.questions.plan import Plan, Planned, Step, make_plan, missing_devices
 from stages.questions.training_size import training_size
@@ -26,6 +28,7 @@ from stages.tokens.train_tokenizer.stage import TrainTokenizer
 from stages.training.pretrain import PretrainConfig
 from stages.training.sft import SftConfig
 from tests.conftest import run_stage
+from tests.made import milestones
 from tests.record.toys import COUNT, WORDS
 
 SHAPE = "{num_hidden_layers: 4, hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, intermediate_size: 128}"
@@ -344,3 +347,30 @@ def test_what_a_stage_says_of_its_files_ends_the_plan_also_of_a_node_that_waits(
 
 def test_the_number_of_artifacts_that_are_compared_is_as_documented() -> None:
     assert f"at most {plan.COMPARED} artifacts per node" in str(estimate.__doc__)
+
+
+def test_the_checkpoints_that_an_evaluation_scores_are_shown(tmp_path: Path) -> None:
+    """Of 50 steps, those of 20 and 40 and the last; of a run that continues after step 30, its own; of a built training, those that it holds."""
+    (tmp_path / "r.yaml").write_text(RECIPE + "evaluate@base: {milestones: true}\nexport@base: {}\n")
+    classes = {**CLASSES, "export@base": ExportConfig, "evaluate@base": Evaluate}
+    reads = {"evaluate@base": {"model": "export@base", "checkpoint": "pretrain"}, "export@base": {"checkpoint": "pretrain"}}
+
+    def told(step: Planned, *settings: str) -> str:
+        asked = load_recipe(
+            str(tmp_path / "r.yaml"), classes, ("pretrain.budget={steps: 50}", "pretrain.milestone_every_steps=20", *settings)
+        )
+        return dict(
+            training_size(asked, Plan((step, Planned("export@base", "waiting"), Planned("evaluate@base", "waiting")), reads=reads))
+        )["evaluate@base scores"]
+
+    missing = Planned("pretrain", "missing")
+    assert told(missing) == "3 checkpoints of pretrain: the steps 20, 40, 50"
+    assert told(missing, "evaluate@base.milestones=[20]") == "2 checkpoints of pretrain: the steps 20, 50"
+    assert told(missing, "evaluate@base.milestones=[20]", "export@base.step=20") == "1 checkpoints of pretrain: the step 20"
+    assert told(missing, "pretrain.budget={epochs: 1}") == "milestones of pretrain, as many as the data give"
+    file = ExternalFile("x", 1, f"checkpoint:{'0' * 64}:30")
+    assert told(Planned("pretrain", "missing", files={"continue_from": (file,)})) == "2 checkpoints of pretrain: the steps 40, 50"
+    held = milestones.trained(tmp_path / "trained", 300)
+    times = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:01+00:00", "bytes": 1}
+    built = Artifact(held.path, {**held.manifest, **times})
+    assert told(Planned("pretrain", "cached", artifact=built)) == "3 checkpoints of pretrain: the steps 4, 8, 12"

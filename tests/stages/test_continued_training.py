@@ -124,6 +124,24 @@ def test_milestones_are_in_the_artifact(trunks: Trunks, whole: Artifact) -> None
     assert shards(trunks.wsd.path / "milestones" / "step-0000000008") == shards(whole.path / "milestones" / "step-0000000008")
 
 
+def test_an_exported_milestone_is_the_model_of_an_independent_run_of_so_many_steps(trunks: Trunks, whole: Artifact, tmp_path: Path) -> None:
+    """Before its decay the run of 20 steps has the rates of a run of 8 steps without one. transformers computes the logits of both exports."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    alone = trunks.train(8, home=tmp_path, schedule={"name": "wsd", "decay_frac": 0}, milestone_every_steps=0)
+
+    def logits(trained: Artifact, **settings: int) -> torch.Tensor:
+        inputs = {"checkpoint": trained, "tokenizer": trunks.data["tokenizer"]}
+        model = AutoModelForCausalLM.from_pretrained(
+            run_stage(export.STAGE, settings, inputs, tmp_path, node="export@base").path, local_files_only=True
+        )
+        with torch.no_grad():
+            return model(torch.arange(90)[None]).logits
+
+    assert torch.equal(logits(whole, step=8), logits(alone)) and not torch.equal(logits(whole, step=8), logits(whole))
+
+
 def test_a_continued_run_has_the_bits_of_the_uninterrupted_one(trunks: Trunks, whole: Artifact) -> None:
     events: list[Event] = []
     found = trunks.train(20, events, continue_from="pretrain-1@10")

@@ -9,7 +9,7 @@ import torch
 
 from stages.evaluation import export
 from stages.questions.weights import compare_weights
-from stages.record.contract.declaration import Stage
+from stages.record.contract.declaration import Artifact, Stage
 from stages.record.contract.errors import RecipeError, StageError, VerificationError
 from stages.record.run.import_artifact import import_artifact
 from stages.record.store.external import sha256_file
@@ -19,6 +19,7 @@ from stages.training.checkpoints import checkpoint, convert
 from stages.training.model.config import read_model_config
 from stages.training.model.llama import build, whole_sequences
 from tests.conftest import run_stage
+from tests.made import milestones
 from tests.stages.conftest import Chain
 
 
@@ -148,3 +149,36 @@ def test_the_tokenizer_of_another_vocabulary_is_refused_for_an_imported_model(ch
     imported = import_artifact(tmp_path / "home", "pretrain", pretrain.STAGE, [str(theirs)], "made up", lambda event: None).artifact
     with pytest.raises(StageError, match="The tokenizer has 300 entries, but the model was trained with 290"):
         run_stage(export.STAGE, {}, {"checkpoint": imported, "tokenizer": chain.tokenizer}, tmp_path / "home")
+
+
+def test_a_milestone_is_exported_in_place_of_the_last_step(chain: Chain, tmp_path: Path) -> None:
+    """The oracle is transformers on the export against our model with the weights that the test made for the step."""
+    from transformers import AutoModelForCausalLM
+
+    vocabulary = int(read_model_config(chain.pretrained.path / "model.json").vocab_size)
+    trained = milestones.trained(tmp_path / "pretrain", vocabulary)
+    inputs = {"checkpoint": trained, "tokenizer": chain.tokenizer}
+
+    def exported(**settings: int) -> Artifact:
+        return run_stage(export.STAGE, settings, inputs, tmp_path / "home", node="export@base")
+
+    found = {step: exported(step=step) for step in (4, 8, 12)}
+    shape, ids = read_model_config(trained.path / "model.json"), torch.arange(40)[None]
+    for step, artifact in found.items():
+        ours = build(shape, milestones.weights(shape, step))
+        with torch.no_grad():
+            theirs = AutoModelForCausalLM.from_pretrained(artifact.path, local_files_only=True)(ids).logits
+            assert torch.allclose(ours(ids, *whole_sequences(ids)), theirs, atol=1e-4), step
+        assert artifact.summary["step"] == step
+        (table,) = (export.report_section(artifact)).tables
+        assert table.rows[0]["step"] == str(step)
+    assert len({artifact.manifest["key"] for artifact in found.values()}) == 3
+    last = exported()
+    assert last.summary["step"] == 12 and last.manifest["digest"] == found[12].manifest["digest"] != found[8].manifest["digest"]
+
+
+def test_a_step_that_was_not_kept_is_refused(chain: Chain, tmp_path: Path) -> None:
+    trained = milestones.trained(tmp_path / "pretrain", 300)
+    with pytest.raises(RecipeError, match=r"pretrain-1 has no checkpoint of step 7, but of the steps 4, 8, 12\.") as caught:
+        run_stage(export.STAGE, {"step": 7}, {"checkpoint": trained, "tokenizer": chain.tokenizer}, tmp_path / "home", node="export@base")
+    assert caught.value.where == "export@base.step" and caught.value.do.startswith("Name one of them. pretrain.milestone_every_steps")

@@ -13,6 +13,7 @@ import pytest
 
 from flows.pipeline import pipeline, stage_of
 from stages.evaluation.contamination import SEARCHES
+from stages.evaluation.evaluate.curve import CURVE
 from stages.evaluation.evaluate.generations import GENERATIONS
 from stages.evaluation.report.stage import STAGE, result_rows
 from stages.record.contract.declaration import Artifact
@@ -203,3 +204,17 @@ def test_a_report_of_a_part_of_the_pipeline_lists_what_is_off(tmp_path: Path) ->
     assert "more of docs_complete right than the base model" in short and "fewer bits per byte" not in short
     assert runs[0].manifest["key"] != runs[1].manifest["key"] and "| mix | needs \\| more |" in (runs[1].path / "report.md").read_text()
     assert "Parts that are off" not in (run_stage(stage_of(node), {}, chosen, tmp_path / "home").path / "report.md").read_text()
+
+
+def test_curves_of_scores_stand_beside_the_results_and_the_page_has_its_controls_once(tmp_path: Path) -> None:
+    """The script reads the first controls alone, and the charts of trainings are lines, too."""
+    found = whole_pipeline(tmp_path)
+    point = {"tokens": 9, "task": "validation", "metric": "bits_per_byte", "items": 40}
+    rows = [{**point, "step": step, "value": 2.0 - step / 100, "stderr": 0.25} for step in (10, 20)]
+    write_rows(found["evaluate@sft"].path / "curve.parquet", schema(**CURVE.types), rows)
+    page = (run_stage(STAGE, {}, {node: relisted(one) for node, one in found.items()}, tmp_path / "home").path / "report.html").read_text()
+    shown = [title for title in re.findall(r'aria-label="([^"]+)\. The arrow keys', page) if title.startswith(("base:", "sft:", "dpo:"))]
+    assert shown[0] == "sft: validation, bits_per_byte" and not any(", " in title for title in shown[1:]), "the others have no curve"
+    assert page.count('class="look"') == 1 < page.count(": loss. The arrow keys")
+    assert all(f"[[10.0,{first}],[20.0,{last}]]" in page for first, last in ((1.9, 1.8), (2.15, 2.05), (1.65, 1.55)))
+    assert "dotted: one standard error above and below" in page

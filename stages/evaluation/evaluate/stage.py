@@ -16,15 +16,24 @@ Source: lm-eval 0.4.13 for the metrics and its own tasks; stages/evaluation/eval
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StrictBool, field_validator, model_validator
 
 from stages.evaluation.evaluate import generations
+from stages.evaluation.evaluate.curve import ABOUT, CURVE, asked_steps, checkpoint_scores, curve_charts, curve_rows
+from stages.evaluation.evaluate.examination import (
+    VALIDATION,
+    Examination,
+    Examined,
+    context_of,
+    examined,
+    validation_samples,
+    validation_scores,
+)
 from stages.evaluation.evaluate.generations import GENERATIONS
 from stages.evaluation.evaluate.how_asked import CutItems, TaskEntry, how_asked, task_entry
 from stages.evaluation.evaluate.task_scores import (
@@ -36,8 +45,8 @@ from stages.evaluation.evaluate.task_scores import (
     log_cuts,
     read_questions,
     read_tasks,
-    score_tasks,
 )
+from stages.examples.items.lm_eval_tasks import read_spec
 from stages.record.contract.declaration import Artifact, Context, NotEmpty, Outcome, Stage
 from stages.record.contract.report_section import Section
 from stages.record.contract.side_table import Column, SideTable
@@ -48,12 +57,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stages.evaluation.evaluate.generations import GenerationRow
-    from stages.evaluation.evaluate.lm_eval_model import AnswerIds
     from stages.examples.items.chat import ChatFormat
     from stages.record.contract.runtime import Runtime
     from stages.tokens.sequences.validation import Validation
 
-VALIDATION = "validation"
 UNIGRAM = "unigram"
 KNESER_NEY = "kneser_ney_3gram"
 SAMPLES = SideTable(
@@ -80,6 +87,9 @@ class Evaluate(StageConfig):
     """With chat: tasks whose questions are asked as they are, as a base model is asked, so that the two compare. Through the template the form
     of a question changes as well. The tasks of CORE are always asked so. A task is named by its file up to the first dot or as in
     benchmarks.lm_eval, or is docs_complete or docs_what."""
+    milestones: StrictBool | Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(min_length=1)] = False
+    """Score the milestones of the training too (its milestone_every_steps), on the same tasks and documents: the table curve. true: all that it
+    kept, and its last step; or a list of steps. Each takes as long as the exported model, without its texts and the baselines."""
     baselines: bool = False
     """Also score the validation documents with a unigram and an interpolated Kneser-Ney trigram model of the training tokens."""
     baseline_tokens: int = Field(20_000_000, ge=1000)
@@ -89,6 +99,25 @@ class Evaluate(StageConfig):
     openings of held-out documents, or four questions of benchmarks if chat is on; none if the pipeline has no such data."""
     generated_tokens: int = Field(48, ge=0, le=100_000)
     """Maximum number of tokens that the model writes after each prompt; at most half of the context. 0 turns this off."""
+
+    @property
+    def unused_roles(self) -> tuple[str, ...]:
+        """The checkpoint, which only a curve reads."""
+        return () if self.milestones else ("checkpoint",)
+
+    @field_validator("milestones")
+    @classmethod
+    def _steps_in_order(cls, value: bool | tuple[int, ...]) -> bool | tuple[int, ...]:
+        """Returns the steps sorted, so that a set of steps has one form.
+
+        Raises:
+            ValueError: A step is given twice.
+        """
+        if isinstance(value, bool):
+            return value
+        if twice := next((step for step in value if value.count(step) > 1), 0):
+            raise ValueError(f"milestones names the step {twice} twice")
+        return tuple(sorted(value))
 
     @field_validator("plain_tasks")
     @classmethod
@@ -110,62 +139,75 @@ class Evaluate(StageConfig):
 
 
 def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Context) -> Outcome:
-    """Writes scores.json, harness.json, and the tables samples, answers and generations.
+    """Writes scores.json, harness.json, and the tables samples, answers and generations, with `milestones` also the table curve.
 
     Returns:
         The outcome. Its rows are the values of single items.
     """
     from stages.evaluation.evaluate.kept_answers import KeptAnswers
-    from stages.evaluation.evaluate.lm_eval_model import make_lm
-    from stages.evaluation.evaluate.score import load_model, load_tokenizer
-    from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
+    from stages.evaluation.evaluate.score import load_model
     from stages.record.tables.parquet import schema, write_rows
-    from stages.tokens.sequences.validation import read_validation
-    from stages.tokens.tokenizer.bpe import load_chat_format
 
     if "tokens" in inputs:
         check_canaries(inputs["tokens"], inputs["tokenizer"], ctx)
-    benchmarks = inputs["benchmarks"].path if "benchmarks" in inputs else None
-    tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
-    questions = read_questions(benchmarks, tasks) if benchmarks else {}
-    yaml = read_yaml_tasks(benchmarks) if benchmarks else None
-    in_chat = [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks and "core" not in task]
-    folder = inputs["model"].path
-    model = load_model(folder, _device(ctx.runtime, ctx.log))
-    max_length = _max_length(model, inputs)
-    tokenizer, form = load_tokenizer(folder), load_chat_format(inputs["tokenizer"].path)
-    kept = KeptAnswers(ctx.scratch / "answers.jsonl")
-
-    def lm_of(chat: bool) -> Any:
-        def progress(done: int, total: int) -> None:
-            ctx.progress(done, total, "requests", "tasks")
-
-        return make_lm(model, tokenizer, max_length, ctx.runtime.eval_batch_size, progress, _answer_ids(form) if chat else None, kept)
-
-    found = score_tasks(lm_of, tasks, questions, in_chat, yaml)
-    scores, samples, cut = found.scores, found.samples, found.cut
-    log_cuts(ctx, {name: (one, len(questions[name])) for name, one in cut.items()}, max_length)
-    validation = None
-    if "mixture" in inputs:
-        mixture, tokens = inputs["mixture"].path, inputs["tokens"].path
-        validation = read_validation(mixture, tokens)
-        nll = {"": _model_nll(model, validation, max_length, ctx)}
-        if config.baselines:
-            nll |= _baseline_nll(validation, mixture, tokens, config.baseline_tokens, ctx)
-        for name, values in nll.items():
-            scores += _validation_scores(name, values, validation)
-            samples += _validation_samples(name, values, validation)
+    exported = inputs["model"]
+    step_of_export = int(exported.summary["step"] or 0) if config.milestones else 0
+    steps = asked_steps(config.milestones, inputs["checkpoint"], step_of_export, ctx.node) if config.milestones else []
+    model = load_model(exported.path, _device(ctx.runtime, ctx.log))
+    about = _examination(config, inputs, context_of(model, inputs), ctx)
+    own = examined(about, model, KeptAnswers(ctx.scratch / "answers.jsonl"), ctx.progress)
+    found, cut = own.tasks, own.tasks.cut
+    log_cuts(ctx, {name: (one, len(about.questions[name])) for name, one in cut.items()}, about.max_length)
+    scores, samples = own.scores(about), [*found.samples, *_held_out_samples(own, about)]
+    if config.baselines and about.validation is not None:
+        for name, nll in _baseline_nll(about.validation, inputs, config.baseline_tokens, ctx).items():
+            scores += validation_scores(name, nll, about.validation)
+            samples += validation_samples(name, nll, about.validation)
     (out / "scores.json").write_text(json.dumps([asdict(score) for score in scores], indent=1) + "\n", encoding="utf-8")
     write_rows(out / "samples.parquet", schema(**SAMPLES.types), samples)
     write_rows(out / "answers.parquet", schema(**ANSWERS.types), found.answers)
-    asked = {name: questions[name] for name in in_chat}
-    prompts = generations.prompts(tokenizer, form, config.prompts, asked if config.chat else None, validation)
-    written = generations.write(out, model, tokenizer, prompts, config.generated_tokens, max_length, ctx)
-    described = {name: task_entry(task, len(questions[name]), cut[name]) for name, task in tasks.items()}
+    asked = {name: about.questions[name] for name in about.in_chat}
+    prompts = generations.prompts(about.tokenizer, about.form, config.prompts, asked if config.chat else None, about.validation)
+    written = generations.write(out, model, about.tokenizer, prompts, config.generated_tokens, about.max_length, ctx)
+    described = {name: task_entry(task, len(about.questions[name]), cut[name]) for name, task in about.tasks.items()}
+    spec = read_spec(about.benchmarks) if about.benchmarks else None
     _write_harness(
-        out / "harness.json", config, Asked(described, found.groups, in_chat, yaml.limit if yaml else None), written, max_length, form
+        out / "harness.json", config, Asked(described, found.groups, about.in_chat, spec.limit if spec else None), written, about.max_length, about.form
+    )  # fmt: skip
+
+    def scores_at(step: int) -> list[TaskScore]:
+        if step == step_of_export:
+            return own.scores(about)
+        return checkpoint_scores(about, model, inputs["checkpoint"], step, str(exported.summary["dtype"]), ctx)
+
+    if steps:  # the weights of the exported model are replaced, so this is the last use of it
+        write_rows(out / "curve.parquet", schema(**CURVE.types), curve_rows(inputs["checkpoint"], steps, scores_at))
+    return Outcome(rows=len(samples), summary={**({"curve_steps": len(steps)} if steps else {}), **_summary(scores, cut, written)})
+
+
+def _examination(config: Evaluate, inputs: Mapping[str, Artifact], max_length: int, ctx: Context) -> Examination:
+    """Returns what the models are scored on."""
+    from stages.evaluation.evaluate.score import load_tokenizer
+    from stages.tokens.sequences.validation import read_validation
+    from stages.tokens.tokenizer.bpe import load_chat_format
+
+    benchmarks = inputs["benchmarks"].path if "benchmarks" in inputs else None
+    tasks = read_tasks(benchmarks, config.plain_tasks, ctx.node) if benchmarks else {}
+    return Examination(
+        benchmarks,
+        tasks,
+        read_questions(benchmarks, tasks) if benchmarks else {},
+        [name for name, task in tasks.items() if config.chat and task["name"] not in config.plain_tasks and "core" not in task],
+        read_validation(inputs["mixture"].path, inputs["tokens"].path) if "mixture" in inputs else None,
+        load_tokenizer(inputs["model"].path),
+        load_chat_format(inputs["tokenizer"].path),
+        max_length,
+        ctx.runtime.eval_batch_size,
     )
-    return Outcome(rows=len(samples), summary=_summary(scores, cut, written))
+
+
+def _held_out_samples(own: Examined, about: Examination) -> list[ItemValue]:
+    return [] if own.nll is None or about.validation is None else validation_samples("", own.nll, about.validation)
 
 
 def _summary(scores: Sequence[TaskScore], cut: Mapping[str, CutItems], written: Sequence[GenerationRow]) -> dict[str, int | float]:
@@ -190,49 +232,13 @@ def _device(runtime: Runtime, log: Callable[[str], None]) -> str:
     return "cuda"
 
 
-def _answer_ids(form: ChatFormat) -> AnswerIds:
-    """Returns the function that gives the ids of messages and answers to them, as sft trains them."""
-    from stages.examples.items.chat import render_answers
-
-    def ids(messages: Sequence[Mapping[str, str]], answers: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        return render_answers(messages, answers, form)
-
-    return ids
-
-
-def _max_length(model: Any, inputs: Mapping[str, Artifact]) -> int:
-    """Returns the context of the scores in tokens: that of the mixture, or that of the model where it is shorter or there is no mixture."""
-    longest = int(model.config.max_position_embeddings)
-    if "mixture" not in inputs:
-        return longest
-    return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"]), longest)
-
-
-def _model_nll(model: Any, validation: Validation, max_length: int, ctx: Context) -> np.ndarray:
-    """Returns the negative log-likelihood of each document's text, float64 [documents], in nats."""
-    import numpy as np
-
-    from stages.evaluation.evaluate.harness import windows
-    from stages.evaluation.evaluate.score import token_logprobs
-
-    parts, owner = [], []
-    for number, ids in enumerate(validation.ids):
-        for window in windows(ids.tolist(), max_length):
-            parts.append(window)
-            owner.append(number)
-    scored = token_logprobs(
-        model, parts, ctx.runtime.eval_batch_size, lambda done, total: ctx.progress(done, total, "windows", "validation")
-    )
-    return np.bincount(owner, weights=[-float(logp.sum()) for logp, _ in scored], minlength=len(validation.ids))
-
-
-def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: int, ctx: Context) -> dict[str, np.ndarray]:
+def _baseline_nll(validation: Validation, inputs: Mapping[str, Artifact], limit: int, ctx: Context) -> dict[str, np.ndarray]:
     import numpy as np
 
     from stages.evaluation.evaluate.kneser_ney import fit, segment_logprobs, unigram_logprobs
     from stages.tokens.sequences.validation import read_training_segments
 
-    segments, vocab_size = read_training_segments(mixture, tokens, limit, ctx.seed)
+    segments, vocab_size = read_training_segments(inputs["mixture"].path, inputs["tokens"].path, limit, ctx.seed)
     ctx.log(f"counting {sum(map(len, segments)):,} training tokens for the baselines")
     counts = np.bincount(np.concatenate(segments), minlength=vocab_size)
     trigram = fit(segments, vocab_size)
@@ -240,30 +246,6 @@ def _baseline_nll(validation: Validation, mixture: Path, tokens: Path, limit: in
         UNIGRAM: np.array([-unigram_logprobs(counts, ids[1:]).sum() for ids in validation.ids]),
         KNESER_NEY: np.array([-segment_logprobs(trigram, ids).sum() for ids in validation.ids]),
     }
-
-
-def _validation_scores(name: str, nll: np.ndarray, validation: Validation) -> list[TaskScore]:
-    from stages.evaluation.statistics.estimates import ratio
-
-    prefix = f"{name}_" if name else ""
-    bits, bits_error = ratio(nll / math.log(2), validation.bytes)
-    per_token, token_error = ratio(nll, validation.tokens)
-    perplexity = math.exp(per_token)
-    error = None if token_error is None else perplexity * token_error
-    n = len(validation.ids)
-    return [
-        TaskScore(VALIDATION, f"{prefix}bits_per_byte", bits, bits_error, n, primary=not name),
-        TaskScore(VALIDATION, f"{prefix}perplexity", perplexity, error, n),
-    ]
-
-
-def _validation_samples(name: str, nll: np.ndarray, validation: Validation) -> list[ItemValue]:
-    columns = {f"{name}_nll": nll} if name else {"nll": nll, "bytes": validation.bytes, "tokens": validation.tokens}
-    return [
-        {"task": VALIDATION, "item_id": str(doc_id), "metric": metric, "value": float(value)}
-        for metric, values in columns.items()
-        for doc_id, value in zip(validation.doc_ids, values, strict=True)
-    ]
 
 
 @dataclass(frozen=True)
@@ -326,26 +308,34 @@ def report_section(artifact: Artifact) -> Section:
     asked = (f"{artifact.manifest['node']} asks the questions {form}.",) if scored != {VALIDATION} else ()
     cut = cut_table(artifact, generations.cut_tokens(generations.written_rows(artifact)))
     tables = cut, answer_table(artifact), generations.section_table(artifact)
-    return Section(
-        "Results", paragraphs=(" ".join(["± is one standard error.", *about]), *asked), tables=tuple(table for table in tables if table)
-    )
+    charts = curve_charts(artifact)
+    paragraphs = (" ".join(["± is one standard error.", *about]), *asked, *([ABOUT] if charts else []))
+    return Section("Results", paragraphs=paragraphs, tables=tuple(table for table in tables if table), charts=charts)
 
 
 STAGE = Stage(
     name="evaluate",
     config=Evaluate,
     run=run,
-    inputs={"model": "export@{model}", "benchmarks": "benchmarks", "mixture": "mix", "tokens": "encode", "tokenizer": "train_tokenizer"},
-    optional=("benchmarks", "mixture", "tokens"),
+    inputs={
+        "model": "export@{model}",
+        "checkpoint": "{checkpoint}",
+        "benchmarks": "benchmarks",
+        "mixture": "mix",
+        "tokens": "encode",
+        "tokenizer": "train_tokenizer",
+    },
+    optional=("checkpoint", "benchmarks", "mixture", "tokens"),
     one_of=(("benchmarks",), ("mixture", "tokens")),
     per_model=True,
     summary={
         "validation/bits_per_byte": "bits per byte of held-out text",
         "validation/perplexity": "perplexity per held-out token",
+        "curve_steps": "checkpoints of the training on the curve of scores",
         "cut_questions": "questions cut on the left, because they are longer than the context",
     },
     output="scores",
-    tables=(SAMPLES, ANSWERS, GENERATIONS),
+    tables=(SAMPLES, ANSWERS, GENERATIONS, CURVE),
     section=report_section,
     unit="item scores",
     does="benchmark items with lm-eval's metrics, lm-eval's own tasks, bits per byte, baselines, texts to read",
@@ -357,6 +347,7 @@ STAGE = Stage(
         "lm-eval's own tasks and groups, also those that generate; bits per byte of the right answer",
         "chats by the chat template of the tokenizer",
         "what sequences share is computed once; the answers that a model writes, in answers.parquet and the report",
+        "the scores of milestones, in curve.parquet and the report",
     ),
     distributions=("lm-eval", "torch", "transformers", "tokenizers", "jinja2"),
     deterministic=False,

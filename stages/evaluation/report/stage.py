@@ -52,7 +52,7 @@ class RecordedScore(TypedDict):
 class SectionLayout(TypedDict):
     """A section as the page template and the Markdown summary take it.
 
-    folded: node -> charts that are shown on demand. samples: heading -> pages. curves: whether it has charts of lines.
+    folded: node -> charts that are shown on demand. samples: heading -> pages. curves: whether it has the first charts of lines.
     """
 
     heading: str
@@ -97,6 +97,8 @@ def run(config: ReportConfig, inputs: Mapping[str, Artifact], out: Path, ctx: Co
     changed = tuple(one.row() for one in changes.changes(models, ctx.seed))
     found = _sections(inputs, changed, ctx)
     sections = [_laid_out(section, inputs) for section in found]
+    for later in [section for section in sections if section["curves"]][1:]:
+        later["curves"] = False  # the controls of the first section are for all curves of the page
     files, more_files = how_made.external_files(inputs)
     values = {
         "title": config.title,

@@ -1,4 +1,4 @@
-"""Resolves the name of a checkpoint that a node continues: NAME for its last step, NAME@STEP for a milestone.
+"""Resolves the name of a checkpoint that a node continues: NAME for the step that it publishes, NAME@STEP for a milestone.
 
 Guarantee: the step is one whose weights and optimizer state the artifact holds. The identity names content and step and not the name, so
 two names of the same checkpoint give one key.
@@ -8,6 +8,7 @@ Cost: reads one manifest.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from stages.record.contract.declaration import Artifact, ExternalFile
@@ -38,23 +39,42 @@ def named_checkpoint(home: Path, value: str, where: str) -> ExternalFile:
         raise RecipeError(
             f"{alias} is not a checkpoint: it was made by {artifact.manifest['stage']}.", where=where, do="Name an artifact of pretrain."
         )
-    held = steps_of(artifact)
-    step = int(found[2]) if found else held[-1]
-    if step not in held:
-        more = f" and {len(held) - SHOWN:,} more up to {held[-1]}" if len(held) > SHOWN else ""
-        raise RecipeError(  # a plan shows only the first sentence, so it holds the steps
-            f"{alias} has no checkpoint of step {step}, but of the steps {', '.join(map(str, held[:SHOWN]))}{more}.",
-            where=where,
-            do="Name one of them. pretrain.milestone_every_steps keeps more of a run.",
-        )
+    step = int(found[2]) if found else published_step(artifact)
+    refuse_unheld(artifact, step, where)
     return ExternalFile(str(artifact.path), artifact.manifest["bytes"], f"{CHECKPOINT}{manifest.input_digest(artifact)}:{step}")
+
+
+def refuse_unheld(artifact: Artifact, step: int, where: str) -> None:
+    """Refuses a step whose checkpoint an artifact does not hold. where: the setting that names it.
+
+    Raises:
+        RecipeError: It names the steps of the artifact.
+    """
+    held = steps_of(artifact)
+    if step not in held:
+        raise RecipeError(  # a plan shows only the first sentence, so it holds the steps
+            f"{artifact.manifest['alias']} has no checkpoint of step {step}, but of {steps_text(held)}.",
+            where=where,
+            do=f"Name one of them. {artifact.manifest['node']}.milestone_every_steps keeps more of a run.",
+        )
+
+
+def steps_text(steps: Sequence[int]) -> str:
+    """Returns steps for a message, in order: "the steps 4, 8, 12"; of many the first ones and the last."""
+    more = f" and {len(steps) - SHOWN:,} more up to {steps[-1]}" if len(steps) > SHOWN else ""
+    return f"the step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps[:SHOWN]))}{more}"
 
 
 def steps_of(artifact: Artifact) -> list[int]:
     """Returns the steps whose checkpoint an artifact holds, in order: its milestones, and the published step, as a rule the last."""
     found = (MILESTONE.fullmatch(file["path"]) for file in manifest.files_of(artifact))
-    last = artifact.summary.get("published_step", artifact.summary.get("steps"))
-    return sorted({*(int(one[1]) for one in found if one), int(last) if isinstance(last, int) else 0})
+    return sorted({*(int(one[1]) for one in found if one), published_step(artifact)})
+
+
+def published_step(artifact: Artifact) -> int:
+    """Returns the step whose checkpoint a training publishes: the last one, or with `keep: best` the one with the least validation loss."""
+    found = artifact.summary.get("published_step", artifact.summary.get("steps"))
+    return int(found) if isinstance(found, int) else 0
 
 
 def step_of(file: ExternalFile) -> int:

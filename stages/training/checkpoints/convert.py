@@ -85,11 +85,16 @@ def hugging_face_model(config: ModelConfig, weights: Mapping[str, Tensor], speci
     import transformers
 
     model = getattr(transformers, config.architecture)(hugging_face_config(config, special, dtype))
+    model.load_state_dict(hugging_face_weights(config, weights))
+    return model.to(getattr(torch, dtype)).eval()
+
+
+def hugging_face_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns our weights by their names in the state dict of the transformers model."""
     renamed = {hugging_face_name(name, config): tensor for name, tensor in weights.items()}
     if config.tie_word_embeddings:
         renamed["lm_head.weight"] = renamed["model.embed_tokens.weight"]
-    model.load_state_dict(renamed)
-    return model.to(getattr(torch, dtype)).eval()
+    return renamed
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -20,11 +20,10 @@ from pydantic import model_validator
 
 from stages.record.contract.declaration import Artifact, ContinuedCheckpoint, ExternalFile
 from stages.record.contract.errors import RecipeError
-from stages.record.run.named_checkpoint import step_of, steps_of
+from stages.record.run.named_checkpoint import step_of
 from stages.record.settings import Field
 from stages.record.store import manifest
 from stages.tokens.tokenizer.given_files import tokenizer_sha256
-from stages.training.checkpoints.snapshot_folders import milestones, name_of
 from stages.training.job.continuation import (
     StartingPoint,
     TrainedRun,
@@ -36,6 +35,7 @@ from stages.training.job.continuation import (
 from stages.training.job.training_settings import SequenceTraining
 from stages.training.measures.metrics import last_updates, read_metrics
 from stages.training.model.config import ModelConfig, ModelShape, read_model_config
+from stages.training.run.kept_checkpoints import checkpoint_at, tokens_at
 
 if TYPE_CHECKING:
     from stages.tokens.sequences.mixture import SequenceRange
@@ -93,8 +93,7 @@ class Trunk:
     @property
     def checkpoint(self) -> Path:
         """The folder with weights and optimizer state."""
-        final = self.step == steps_of(self.artifact)[-1]
-        return self.artifact.path / "checkpoint" if final else milestones(self.artifact.path) / name_of(self.step)
+        return checkpoint_at(self.artifact, self.step)
 
     @property
     def shape(self) -> ModelConfig:
@@ -104,11 +103,7 @@ class Trunk:
     @property
     def tokens(self) -> int:
         """The number of tokens that were trained on up to its step."""
-        before = self.artifact.summary.get("tokens_before", 0)
-        own = (
-            line["tokens"] for line in read_metrics(self.artifact.path / "metrics.jsonl") if "loss" in line and line["step"] <= self.step
-        )
-        return int(sum(own)) + (before if isinstance(before, int) else 0)
+        return tokens_at(self.artifact, [self.step])[0]
 
     def setting(self, name: str) -> str:
         """Returns the dotted name of a setting of the node."""

@@ -166,7 +166,9 @@ class StoredSnapshots:
         self.sent = set(names)
         if not names or snapshot_folders.steps_in(snapshot_folders.root(self.scratch)):
             return
-        for name in {_step(name): name for name in names}.values():  # the newest is the last: a kill before leaves none that lacks an earlier one
+        for name in {
+            _step(name): name for name in names
+        }.values():  # the newest is the last: a kill before leaves none that lacks an earlier one
             self._take(name)
         self.log(f"takes the snapshot of step {_step(names[-1]):,} from {self.store.uri}")
 
