@@ -286,7 +286,7 @@ def _training(
             row["steps"] * row["global_batch_size"] * row["seq_len"] * flops.flops_per_token(other, row["seq_len"], lora_then)
             for row in rows
         )
-        checkpoints = (1 + len(settings.milestones(steps, before))) / len(steps_of(earlier))
+        checkpoints = (1 + settings.keeps_best + len(settings.milestones(steps, before))) / len(steps_of(earlier))
         return work, flops.parameter_count(shape) / flops.parameter_count(other) * checkpoints, other
     return None
 

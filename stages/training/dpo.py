@@ -83,9 +83,7 @@ def _prepare(config: DpoConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     }
     ranges = (SequenceRange(0, len(parts["train"][0].records), shape.max_position_embeddings),)
     start = str(checkpoint / "checkpoint")
-    return training.Prepared(
-        shape, files["train"], files.get("validation"), ranges, inputs, start, spans, lora=config.lora, keep_best=config.keeps_best
-    )
+    return training.Prepared(shape, files["train"], files.get("validation"), ranges, inputs, start, spans, lora=config.lora)
 
 
 def _encode(inputs: Mapping[str, Artifact], shape: ModelConfig, ctx: Context) -> dict[str, tuple[Encoded[PreferenceRecord], np.ndarray]]:

@@ -172,17 +172,7 @@ def _encoded(config: SftConfig, inputs: Mapping[str, Artifact], ctx: Context) ->
     samples = sampler(config, inputs["tokenizer"], shape.max_position_embeddings, ctx, chat=True)
     start = str(checkpoint / "checkpoint")
     prepared = training.Prepared(
-        shape,
-        files["train"],
-        files.get("validation"),
-        ranges,
-        inputs,
-        start,
-        spans,
-        token_bytes,
-        samples,
-        lora=config.lora,
-        keep_best=config.keeps_best,
+        shape, files["train"], files.get("validation"), ranges, inputs, start, spans, token_bytes, samples, lora=config.lora
     )
     return _Data(prepared, train, validation, quotes, replayed)
 

@@ -139,6 +139,11 @@ class TrainingSettings(StageConfig):
             step += one.steps
         return (*sizes, BatchSize(step, self.global_batch_size))
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the step with the least validation loss is published, and not the last one."""
+        return False
+
     def warmup_of(self, steps: int) -> int:
         """Returns the steps of warm-up of a training of `steps` steps: the given ones, or those that follow the budget."""
         return min(steps // WARMUP_SHARE, MAX_WARMUP) if self.warmup_steps is None else self.warmup_steps
@@ -187,7 +192,7 @@ class FineTuning(TrainingSettings):
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the step with the least validation loss is published."""
+        """Whether `keep` says so."""
         return self.keep == "best"
 
     @model_validator(mode="after")

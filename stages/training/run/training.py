@@ -53,7 +53,6 @@ class Prepared:
         trunk: The checkpoint that the training continues, or None.
         embedding_std: Standard deviation of the initial embedding; None: 1/sqrt(hidden_size).
         lora: What is trained in place of all weights of `init_from`; None trains all.
-        keep_best: Whether the step with the least validation loss is published.
     """
 
     model: ModelConfig
@@ -68,7 +67,6 @@ class Prepared:
     trunk: Trunk | None = None
     embedding_std: float | None = None
     lora: Lora | None = None
-    keep_best: bool = False
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,7 @@ def new_job(settings: TrainingSettings, data: Prepared, machine: Machine, out: P
         embedding_std=data.embedding_std, scratch=str(ctx.scratch), out=str(out), ranges=data.ranges, init_from=str(trunk.checkpoint) if trunk else data.init_from,
         earlier=str(write_earlier(settings, trunk, ctx.scratch / EARLIER)) if trunk else "", continuation=run.continuation, steps=run.steps,
         data_identity=f"{identity} {trunk.identity}" if trunk else identity, token_bytes=data.token_bytes,
-        samples=data.sampler.job if data.sampler else None, lora=data.lora, keep_best=data.keep_best,
+        samples=data.sampler.job if data.sampler else None, lora=data.lora, keep_best=settings.keeps_best,
     )  # fmt: skip
     return job, order, run
 
