@@ -1,4 +1,4 @@
-"""The scores of a run's models by task and over the training, with errors and paired tests between models, held-out text by source, and every item with what was asked.
+"""The scores of a run's models by task and over the training, with errors and paired tests, held-out text by source, and every item as it was asked.
 
 Guarantee: a change is called one only by a paired test on the same items, corrected over all that are shown (stages/evaluation/statistics/changes.py).
 Cost: the items of three models, and the tests: a second for some thousand items.

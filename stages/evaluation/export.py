@@ -1,4 +1,6 @@
-"""export: converts a checkpoint, the last of a training or a milestone, to a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
+"""export: converts a checkpoint to a Hugging Face model folder: safetensors, config, generation config and the tokenizer.
+
+The checkpoint is the last one of a training, or a milestone.
 
 Guarantee: the stage loads the folder again with transformers, without network, and fails unless its logits equal those of the trained
 model within `tolerance`. AutoModelForCausalLM and AutoTokenizer load the folder.

@@ -3,8 +3,8 @@
 A node is compared with an earlier build of itself, or of the same stage for another model, on the same processor, cores and GPUs, and for
 a stage that computes with a model, on the same ranks: if there is one with the same settings, with that, then with the one of the most
 similar amount of work. A build that continued an interrupted one does not count, because its time is that of the last part. Time grows in proportion to the work: for
-training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model and the checkpoints on its curve;
-otherwise the bytes of its inputs, of a crawl those of the files that it lists. Disk grows with the bytes of the inputs, that of a checkpoint
+training, sequences times FLOPs per sequence; for a stage that computes with a model, the bytes of its data times those of the model times the
+models that it scores; otherwise the bytes of its inputs, of a crawl those of the files that it lists. Disk grows with the bytes of the inputs, that of a checkpoint
 with its parameters. Memory stays as it was, because stages work in bounded memory; that of another model on CPUs changes by what follows from
 its shape, that on GPUs is not estimated.
 

@@ -1,6 +1,7 @@
 """evaluate: scores one exported model on benchmark items, and on the validation documents in bits per byte.
 
 A pipeline without benchmarks gives only bits per byte; one without a mixture gives only tasks. The model also writes some text, for reading.
+With `milestones`, the checkpoints that its training kept are scored too (stages/evaluation/evaluate/curve.py).
 Questions of files are in Loam's own wording and their scores are named so (`scored_name`). The tasks of benchmarks.lm_eval are asked by lm-eval,
 which computes the metrics of all. DCLM's CORE is asked as in nanochat, never through a chat template.
 
