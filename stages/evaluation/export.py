@@ -4,8 +4,8 @@ The checkpoint is the last one of a training, or a milestone.
 
 Guarantee: the stage loads the folder again with transformers, without network, and fails unless its logits equal those of the trained
 model within `tolerance`. AutoModelForCausalLM and AutoTokenizer load the folder.
-Cost: the weights twice in memory.
-Source: LlamaForCausalLM, Qwen3ForCausalLM and Lfm2ForCausalLM of transformers.
+Cost: the weights twice in memory; for the check about a thousand tokens, or CHECK_TOKENS more than a sliding window has.
+Source: the classes of transformers that ModelShape.architecture names.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ def _compare(shape: ModelConfig, weights: dict[str, Tensor], config: ExportConfi
     ours = build(shape, weights).to(dtype)
     theirs = AutoModelForCausalLM.from_pretrained(out, local_files_only=True, dtype=dtype)
     generator = torch.Generator().manual_seed(ctx.seed)
-    length = min(CHECK_TOKENS, shape.max_position_embeddings)
-    tokens = torch.randint(shape.vocab_size, (CHECK_SEQUENCES, length), generator=generator)
+    length = min((shape.sliding_window or 0) + CHECK_TOKENS, shape.max_position_embeddings)  # further than a window reaches
+    sequences = max(1, min(CHECK_SEQUENCES, CHECK_SEQUENCES * CHECK_TOKENS // length))
+    tokens = torch.randint(shape.vocab_size, (sequences, length), generator=generator)
     difference, largest = largest_difference(ours, theirs, tokens, shape.max_position_embeddings)
     return difference, largest
 

@@ -119,7 +119,8 @@ class DerivedSettings(StageConfig):
 class OneOf:
     """Marks a field whose value is one of several settings classes; their field `name` selects the class.
 
-    The field's annotation is the common base class: `schedule: Annotated[Schedule, OneOf(SCHEDULES)] = Cosine()`.
+    The field's annotation is the common base class: `schedule: Annotated[Schedule, OneOf(SCHEDULES)] = Cosine()`. With
+    `Schedule | None` it may be null.
 
     Attributes:
         classes: name -> class. The first class is used when a recipe gives no name.
@@ -136,7 +137,8 @@ class OneOf:
 
         choices: dict[Any, CoreSchema] = {name: handler.generate_schema(kind) for name, kind in self.classes.items()}
         message = f"the name must be {' or '.join(choices)}"
-        return core_schema.tagged_union_schema(choices, name_of, custom_error_type="unknown_name", custom_error_message=message)
+        found = core_schema.tagged_union_schema(choices, name_of, custom_error_type="unknown_name", custom_error_message=message)
+        return core_schema.nullable_schema(found) if NoneType in get_args(source) else found
 
 
 def deciding(settings: BaseModel, known: type[BaseModel] | None = None) -> dict[str, JsonValue]:

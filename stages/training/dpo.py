@@ -210,6 +210,7 @@ STAGE = Stage(
         "model.json has conv_layers",
         "model.json has rope_free_layers",
         "model.json has norm_placement",
+        "model.json has sliding_layers and sliding_window; a scaling of RoPE has a name",
         "chats by the chat template of the tokenizer",
         "pairs with tools and reasoning; those of which the chat template leaves something out are left out",
         "pairs as often as an epoch reads them",

@@ -1,4 +1,6 @@
-"""pretrain: trains a model (Llama, Qwen3, LFM2, SmolLM3 or OLMo 2, by its settings) from random weights, which the seed decides, on the packed sequences of the mixture.
+"""pretrain: trains a model from random weights, which the seed decides, on the packed sequences of the mixture.
+
+By its settings the model is of the class Llama, Mistral, Qwen3, LFM2, SmolLM3, OLMo 2 or OLMo 3.
 
 Guarantee: the steps side table names the sequence of every trained position. A killed run continues from its last snapshot with the same
 loss curve. The artifact's digest covers the weights, the model shape and the data order, but no clock values.
@@ -329,7 +331,7 @@ STAGE = Stage(
     tables=(METRICS, STEPS, PHASES, REWINDS, TEXT_SAMPLES),
     section=report_section,
     unit="sequences",
-    does="model of the class Llama, Qwen3, LFM2, SmolLM3 or OLMo 2, by its settings, under DeepSpeed ZeRO",
+    does="model of the class Llama, Mistral, Qwen3, LFM2, SmolLM3, OLMo 2 or OLMo 3, by its settings, under DeepSpeed ZeRO",
     versions=(
         "ZeRO-3 training from the seed",
         "model.json names the model as config.json does; the column epoch of steps",
@@ -347,6 +349,7 @@ STAGE = Stage(
         "model.json has conv_layers",
         "model.json has rope_free_layers",
         "model.json has norm_placement",
+        "model.json has sliding_layers and sliding_window; a scaling of RoPE has a name",
     ),
     distributions=("torch", "deepspeed", "safetensors"),
     deterministic=False,

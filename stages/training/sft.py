@@ -323,6 +323,7 @@ STAGE = Stage(
         "model.json has conv_layers",
         "model.json has rope_free_layers",
         "model.json has norm_placement",
+        "model.json has sliding_layers and sliding_window; a scaling of RoPE has a name",
         "conversations that quote a document held out from pretraining are left out",
         "in scripts without spaces, quotes are of characters",
         "chats by the chat template of the tokenizer; those that it refuses are left out",

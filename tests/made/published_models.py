@@ -3,7 +3,7 @@
 Source: the files of meta-llama/Llama-2-7b-hf, Llama-3.1-8B, Llama-3.2-1B, Llama-3.2-1B-Instruct, Qwen/Qwen3-0.6B and Qwen3-0.6B-Base,
 mistralai/Mistral-7B-v0.3, HuggingFaceTB/SmolLM3-3B, allenai/OLMo-2-1124-7B-Instruct and Olmo-3-7B-Instruct on the Hugging Face Hub. The
 vocabularies are trained here, the weights are random, and the number of special tokens of Llama 3 is smaller. The chat template of Llama 3.2
-is the copy in TRL. The windows of OLMo 3 are as long as the context, and its RoPE is not scaled.
+is the copy in TRL.
 """
 
 from __future__ import annotations
@@ -249,14 +249,20 @@ def olmo2(folder: Path) -> Path:
 
 
 def olmo3(folder: Path) -> Path:
-    """Writes a folder like that of Olmo-3-7B-Instruct, except that its sliding windows are as long as the context and its RoPE is not scaled."""
+    """Writes a folder like that of Olmo-3-7B-Instruct: three of four layers have a window, and the fourth has YaRN for four original contexts."""
     template = (
         "{%- for message in messages -%}{{ '<|im_start|>' + message.role + '\n' + message.content }}"
         "{%- if message.role == 'assistant' and loop.last -%}{{ eos_token }}{%- else -%}{{ '<|im_end|>\n' }}{%- endif -%}{%- endfor -%}"
         "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
     )
     tokenizer, settings, config = _olmo(template, "Olmo3ForCausalLM", "olmo3")
-    config |= {"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"], "num_key_value_heads": 4}
+    config |= {
+        "sliding_window": 8, "num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"], "num_key_value_heads": 4,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 8.0, "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 16,
+        },
+    }  # fmt: skip
     return _write(folder, tokenizer, settings, config, "1GB")
 
 

@@ -154,7 +154,7 @@ def test_every_number_of_the_scaling_is_a_row(tmp_path: Path) -> None:
     one, two, three = config(), config(rope_scaling=scaling), config(rope_scaling=scaling | {"factor": 2})
     a, b, c = (checkpoint(tmp_path / name, shape, values(shape, 1)) for name, shape in (("a", one), ("b", two), ("c", three)))
     rows = {(r["setting"], r["a"], r["b"]) for r in compare_weights(a, b)["config"]}
-    assert {("rope_scaling.factor", None, 8.0), ("rope_scaling.original_max_position_embeddings", None, 4)} < rows and len(rows) == 4
+    assert {("rope_scaling.factor", None, 8.0), ("rope_scaling.original_max_position_embeddings", None, 4)} < rows and len(rows) == 5
     assert compare_weights(b, c)["config"] == [{"setting": "rope_scaling.factor", "a": 8.0, "b": 2.0}]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from stages.evaluation import export
 from stages.record.contract.errors import VerificationError
 from stages.training.checkpoints import checkpoint, convert
 from stages.training.model.config import ModelConfig, read_model_config, write_model_config
+from stages.training.model.llama import parameter_shapes
 from tests.conftest import run_stage
 from tests.stages.conftest import Chain
 from tests.stages.made import artifact
@@ -87,6 +89,21 @@ def test_the_comparison_reaches_to_the_end_of_the_context() -> None:
     assert seen["attention_mask"].tolist() == [[1] * 5] * 2
     convert.largest_difference(ours, theirs, torch.zeros(2, 5, dtype=torch.long), 5)  # type: ignore[arg-type]
     assert seen["ours"].tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize(("window", "equal"), [(300, True), (299, False)])
+def test_the_comparison_of_an_export_reaches_further_than_a_window(tmp_path: Path, window: int, equal: bool) -> None:
+    """The window of the exported model shows only in sequences that are longer."""
+    shape = ModelConfig(
+        vocab_size=97, num_hidden_layers=2, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, intermediate_size=24,
+        max_position_embeddings=400, sliding_layers=(0, 1), sliding_window=300,
+    )  # fmt: skip
+    weights = {name: torch.randn(size, generator=torch.Generator().manual_seed(1)) for name, size in parameter_shapes(shape).items()}
+    other = shape.model_copy(update={"sliding_window": window})
+    convert.hugging_face_model(other, weights, {"eos": 1, "pad": 0}, "float32").save_pretrained(tmp_path)
+    context: Any = SimpleNamespace(seed=3)
+    difference, largest = export._compare(shape, weights, export.ExportConfig(), tmp_path, context)
+    assert (difference <= export.ExportConfig().tolerance * largest) is equal
 
 
 @pytest.mark.parametrize("qk_norm", [False, True])

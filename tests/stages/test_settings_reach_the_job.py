@@ -49,6 +49,7 @@ OF_PART = {"schedule.decay_frac": "wsd", "schedule.decay_shape": "wsd"} | {
         "adamw_eps",
     )
 }
+OF_PART |= {f"model.rope_scaling.{name}": "yarn" for name in ("beta_slow", "beta_fast", "attention_factor")}
 """setting -> the part that has it, if it is not the default one."""
 SHAPE: dict[str, Any] = {
     f"model.{name}": value
@@ -57,6 +58,8 @@ SHAPE: dict[str, Any] = {
         "intermediate_size": 40, "rope_theta": 123.0, "rms_norm_eps": 0.25, "tie_word_embeddings": True,
         "qk_norm": False, "head_dim": 6, "rope_scaling.factor": 5.0, "rope_scaling.low_freq_factor": 0.5, "rope_scaling.high_freq_factor": 7.0,
         "rope_scaling.original_max_position_embeddings": 9, "conv_layers": (1,), "rope_free_layers": (0,), "norm_placement": "after",
+        "rope_scaling.name": "llama3", "rope_scaling.beta_slow": 0.5, "rope_scaling.beta_fast": 20.0, "rope_scaling.attention_factor": 1.5,
+        "sliding_layers": (0,), "sliding_window": 5,
     }.items()
 }  # fmt: skip
 SAMPLES: dict[str, Any] = {"sample_every_steps": 4, "sample_prompts": ("A b c",), "sample_tokens": 6}
@@ -171,11 +174,15 @@ def test_a_setting_reaches_its_field_and_no_other(
 ) -> None:
     value, section, before = OTHER[stage][setting], CONFIGS[stage], base[stage][1]
     if setting in OF_PART:
-        section = with_value(section, f"{setting.partition('.')[0]}.name", OF_PART[setting])
+        section = with_value(section, f"{setting.rpartition('.')[0]}.name", OF_PART[setting])
         before = job_of(chain, stage, section, tmp_path / "before")[1]
     if setting == "model.rope_free_layers":  # not with qk_norm
         section = with_value(section, "model.qk_norm", False)
         before = job_of(chain, stage, section, tmp_path / "before")[1]
+    if setting.startswith("model.sliding_"):  # only together, and not with the scaling
+        section = {**section, "model": {**section["model"], "rope_scaling": None, "sliding_layers": [1], "sliding_window": 7}}
+        before = job_of(chain, stage, section, tmp_path / "before")[1]
+    field = setting if setting.startswith("model.") else f"settings.{setting}"
     job, found = job_of(chain, stage, with_value(section, setting, value), tmp_path)
     different = {name: found[name] for name in found if found[name] != before[name]}
     if setting == "max_pairs":
@@ -193,11 +200,11 @@ def test_a_setting_reaches_its_field_and_no_other(
         assert different == {setting: value}
     elif setting == "seed":
         assert different == {"seed": value, "settings.seed": value}, "and not the recipe's"
-    elif setting.endswith(".name") and value == before[f"settings.{setting}"]:
+    elif setting.endswith(".name") and value == before[field]:
         assert different == {}
     else:
         wanted = str(value) if isinstance(value, tuple) else value
-        assert different == {setting if setting.startswith("model.") else f"settings.{setting}": wanted}
+        assert different == {field: wanted}
 
 
 def test_what_a_job_has_beside_its_settings(chain: Chain, base: dict[str, tuple[RankJob, dict[str, Any]]], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.training.data.reader import SequenceFiles, SequenceReader, write_sequence_files
-from stages.training.model.config import ModelConfig, RopeScaling, read_model_config, write_model_config
+from stages.training.model.config import Llama3Scaling, ModelConfig, read_model_config, write_model_config
 from stages.training.model.llama import Llama, initial_value
 from stages.training.model.rope import rotate, rotation_at
 from stages.training.schedules.schedule_cosine import Cosine
@@ -91,7 +91,7 @@ def test_rotation_is_by_position_times_frequency(theta: float) -> None:
     """RoPE rotates channels i and i + C/2 of a head by position · theta^(-2i/C)."""
     config = ModelConfig(**{**LEGEND, "rope_theta": theta})
     positions = torch.tensor([[0, 1, 5, 63]])
-    cos, sin = rotation_at(positions.flatten()[:, None], config)
+    cos, sin = rotation_at(positions.flatten()[:, None], config, None)
     x = torch.randn(4, 2, 12, generator=torch.Generator().manual_seed(0))
     found = rotate(x, cos, sin)
     for at, position in enumerate(positions[0].tolist()):
@@ -124,7 +124,7 @@ def test_a_shape_goes_through_its_file(tmp_path: Path) -> None:
         tie_word_embeddings=True,
         qk_norm=True,
         head_dim=8,
-        rope_scaling=RopeScaling(factor=8, low_freq_factor=0.5, high_freq_factor=3, original_max_position_embeddings=32),
+        rope_scaling=Llama3Scaling(factor=8, low_freq_factor=0.5, high_freq_factor=3, original_max_position_embeddings=32),
     )
     write_model_config(shape, tmp_path / "model.json")
     assert read_model_config(tmp_path / "model.json") == shape

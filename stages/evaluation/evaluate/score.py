@@ -3,7 +3,7 @@
 Guarantee: a token sees the tokens before it in its own sequence, so the result of a sequence does not depend on the other sequences, except for
 rounding in matrix products. Log-probabilities are returned as float64.
 Cost: a context with several answers goes through the model once, and so does what many contexts begin with
-(stages/evaluation/evaluate/shared_prefixes.py); not in a model with convolutions or windows. Logits are computed only for the requested tokens, at most
+(stages/evaluation/evaluate/shared_prefixes.py); not in a model with convolutions. Logits are computed only for the requested tokens, at most
 LOGIT_ELEMENTS at a time.
 Source: the scoring of lm-eval's HF wrapper (a test compares the results).
 """
@@ -11,7 +11,7 @@ Source: the scoring of lm-eval's HF wrapper (a test compares the results).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from stages.evaluation.evaluate.shared_prefixes import Family, Row, families
 from stages.training.checkpoints.convert import quiet_transformers
 
 LOGIT_ELEMENTS = 1 << 25
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Kinds of layers of transformers in which a mask decides what a token sees."""
 
 Progress = Callable[[int, int], None]
 
@@ -60,11 +62,11 @@ def token_logprobs(
     """
     results: list[tuple[np.ndarray, bool]] = [(np.zeros(0), True)] * len(sequences)
     device = next(model.parameters()).device
-    done = 0
-    for family in families(sequences, _only_attends(model)):
+    windows, done = _windows(model), 0
+    for family in families(sequences, windows is not None):
         cache = _prefix_cache(model, family) if family.shared else None
         for batch in family.passes(batch_size):
-            hidden_BTD = _hidden(model, batch, family.shared, cache)
+            hidden_BTD = _hidden(model, batch, family.shared, cache, windows or {})
             rows: list[int] = []
             columns: list[int] = []
             targets: list[int] = []
@@ -89,18 +91,22 @@ def token_logprobs(
     return results
 
 
-def _only_attends(model: Any) -> bool:
-    """Returns whether a mask decides what a token sees: in every layer, and without a window. Convolutions (LFM2) read their neighbours."""
-    kinds = getattr(model.config, "layer_types", None) or ["full_attention"]
-    return set(kinds) == {"full_attention"} and not getattr(model.config, "sliding_window", None)
+def _windows(model: Any) -> Mapping[str, int | None] | None:
+    """Returns kind of layer -> the tokens that it sees, None for all; None for a model in which convolutions (LFM2) read their neighbours."""
+    window = getattr(model.config, "sliding_window", None)
+    kinds = getattr(model.config, "layer_types", None) or [SLIDING if window else FULL]
+    return {kind: window if kind == SLIDING else None for kind in kinds} if set(kinds) <= {FULL, SLIDING} else None
 
 
 def _prefix_cache(model: Any, family: Family) -> Any:
+    """Returns keys and values of what the rows share, in layers with a window too: the mask decides what of them a token sees."""
+    from transformers import DynamicCache
+
     ids = torch.tensor([family.rows[0].context[: family.shared]], device=next(model.parameters()).device)
-    return model.base_model(input_ids=ids, use_cache=True).past_key_values
+    return model.base_model(input_ids=ids, past_key_values=DynamicCache(), use_cache=True).past_key_values
 
 
-def _hidden(model: Any, batch: Sequence[Row], shared: int, cache: Any) -> torch.Tensor:
+def _hidden(model: Any, batch: Sequence[Row], shared: int, cache: Any, windows: Mapping[str, int | None]) -> torch.Tensor:
     """Returns the last hidden states of rows, without those of the first `shared` tokens, which are in the cache: [rows, tokens, width].
 
     Rows with one continuation are causal as they are. Otherwise a token sees the context and its own continuation, at the positions that
@@ -119,19 +125,33 @@ def _hidden(model: Any, batch: Sequence[Row], shared: int, cache: Any) -> torch.
             position_BT[place, here] = torch.arange(position, position + len(tokens))
             begin += len(tokens)
     weight = model.get_output_embeddings().weight
-    given: dict[str, torch.Tensor] = {}
+    mask: torch.Tensor | Mapping[str, torch.Tensor] | None = None
+    positions: torch.Tensor | None = None
     if any(row.branches for row in batch):
-        branch_BT = branch_BT.to(weight.device)
+        branch_BT, positions = branch_BT.to(weight.device), position_BT.to(weight.device)
         seen_BTT = (branch_BT[:, None, :] == branch_BT[:, :, None]) | (branch_BT[:, None, :] == 0)
-        hidden_BTT = ~torch.nn.functional.pad(seen_BTT.tril(), (shared, 0), value=True)
-        mask_BTT = weight.new_zeros(hidden_BTT.shape).masked_fill(hidden_BTT, torch.finfo(weight.dtype).min)
-        given = {"attention_mask": mask_BTT[:, None], "position_ids": position_BT.to(weight.device)}
+        seen_BTK = torch.nn.functional.pad(seen_BTT.tril(), (shared, 0), value=True)
+        masks = {kind: _mask(weight, seen_BTK, positions, window)[:, None] for kind, window in windows.items()}
+        by_kind = getattr(model.config, "layer_types", None) and SLIDING in windows  # a Mistral has one mask for all its layers
+        mask = masks if by_kind else next(iter(masks.values()))
     if cache is not None:
         cache = copy.deepcopy(cache)
         cache.batch_repeat_interleave(len(batch))
-    found = model.base_model(input_ids=ids_BT.to(weight.device), past_key_values=cache, use_cache=cache is not None, **given)
+    found = model.base_model(
+        input_ids=ids_BT.to(weight.device), attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=cache is not None
+    )
     hidden: torch.Tensor = found.last_hidden_state
     return hidden
+
+
+def _mask(weight: torch.Tensor, seen_BTK: torch.Tensor, position_BT: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Returns what is added to the scores, in the dtype of the weight: 0 where a token sees a key that is in its window."""
+    if window is not None:
+        shared = seen_BTK.shape[2] - seen_BTK.shape[1]
+        cached_BS = torch.arange(shared, device=weight.device).expand(len(position_BT), -1)
+        distance_BTK = position_BT[:, :, None] - torch.cat([cached_BS, position_BT], 1)[:, None, :]
+        seen_BTK = seen_BTK & (distance_BTK < window)
+    return weight.new_zeros(seen_BTK.shape).masked_fill(~seen_BTK, torch.finfo(weight.dtype).min)
 
 
 def _logprobs(model: Any, hidden_ND: torch.Tensor, targets_N: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

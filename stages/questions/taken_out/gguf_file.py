@@ -1,7 +1,8 @@
 """Writes an exported model as one GGUF file in float32, which llama.cpp and what is built on it load.
 
 Guarantee: what llama.cpp would compute or encode otherwise is refused: architectures other than Llama and LFM2, a tokenizer that does not split texts
-as Llama 3's, and scaled RoPE in LFM2. tests/questions/taken_out/test_gguf_file.py compares ids, greedy texts and log-probabilities with transformers.
+as Llama 3's, scaled RoPE in LFM2, and YaRN. tests/questions/taken_out/test_gguf_file.py compares ids, greedy texts and log-probabilities with
+transformers.
 Cost: one parameter at a time in memory, and the file.
 Source: convert_hf_to_gguf.py of llama.cpp for names and values, transformers' scaling of RoPE, the gguf package for the format.
 """
@@ -40,6 +41,7 @@ def write_gguf(folder: Path, out: Path, name: str) -> None:
     from importlib.util import find_spec
 
     from stages.training.checkpoints.import_model import read_shape
+    from stages.training.model.config import YarnScaling
 
     if find_spec(PACKAGE) is None:
         raise RecipeError(f"A GGUF file needs the package {PACKAGE}.", do="pip install -c constraints.txt -e '.[gguf]'")
@@ -48,8 +50,10 @@ def write_gguf(folder: Path, out: Path, name: str) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = ARCHITECTURES.get(config["architectures"][0], "")
     shape = read_shape(folder / "config.json")
-    if not architecture or (shape.conv_layers and shape.rope_scaling):
-        what = f"{config['architectures'][0]}{' with scaled RoPE' if architecture else ''}"
+    yarn = isinstance(shape.rope_scaling, YarnScaling)
+    other = " with YaRN" if yarn else " with scaled RoPE" if shape.conv_layers and shape.rope_scaling else ""
+    if not architecture or other:
+        what = f"{config['architectures'][0]}{other}"
         raise RecipeError(f"{what} is not written as GGUF.", where=str(folder), do=f"Written are {' and '.join(ARCHITECTURES)}.")
     writer = gguf.GGUFWriter(out, architecture)
     writer.add_name(name)
@@ -177,8 +181,10 @@ def _rope_factors(shape: ModelConfig) -> np.ndarray:
     """Returns the divisor of each frequency of RoPE: float32 [head_dim / 2]."""
     import numpy as np
 
+    from stages.training.model.config import Llama3Scaling
+
     scaling = shape.rope_scaling
-    assert scaling is not None
+    assert isinstance(scaling, Llama3Scaling)
     factors = []
     for pair in range(shape.head_dim // 2):
         turns = scaling.original_max_position_embeddings / (2 * math.pi * shape.rope_theta ** (2 * pair / shape.head_dim))

@@ -53,6 +53,8 @@ OTHER_NAMES: Mapping[str, str] = {
         "model.rms_norm_eps": "norm_eps layer_norm_eps",
         "model.rope_theta": "theta rope_base",
         "model.conv_layers": "layer_types",
+        "model.sliding_window": "window_size attention_window",
+        "model.rope_scaling": "rope_parameters",
         "model.rope_free_layers": "no_rope_layers",
         "model.norm_placement": "post_norm reordered_norm",
         "warmup_steps": "warmup num_warmup_steps warmup_iters warmup_ratio",

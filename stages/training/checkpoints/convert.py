@@ -1,4 +1,4 @@
-"""Converts our weights to a Hugging Face model of the class that has the model's parts: Llama, Qwen3, LFM2, SmolLM3 or OLMo 2.
+"""Converts our weights to a Hugging Face model of the class that has the model's parts: Llama, Mistral, Qwen3, LFM2, SmolLM3, OLMo 2 or 3.
 
 Guarantee: parameters are renamed and cast to the chosen dtype, and not changed otherwise. The caller checks the logits with
 `largest_difference`.
@@ -25,7 +25,7 @@ RENAMES = {
     "attention.value": "self_attn.v_proj", "attention.out": "self_attn.o_proj",
     "ffn.gate": "mlp.gate_proj", "ffn.up": "mlp.up_proj", "ffn.down": "mlp.down_proj",
 }  # fmt: skip
-"""Names inside a block: ours -> those of Llama and Qwen3 in transformers."""
+"""Names inside a block: ours -> those of Llama, Mistral, Qwen3 and SmolLM3 in transformers."""
 LFM2_RENAMES = RENAMES | {
     "attention_norm": "operator_norm", "ffn_norm": "ffn_norm",
     "attention.query_norm": "self_attn.q_layernorm", "attention.key_norm": "self_attn.k_layernorm", "attention.out": "self_attn.out_proj",
@@ -51,7 +51,7 @@ def hugging_face_name(name: str, config: ModelConfig) -> str:
 
 
 def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: str) -> Any:
-    """Returns the configuration of the model's class: LlamaConfig, Qwen3Config, Lfm2Config, SmolLM3Config or Olmo2Config.
+    """Returns the configuration of the model's class: that of `config.architecture`.
 
     Args:
         config: Shape of the model.
@@ -61,21 +61,28 @@ def hugging_face_config(config: ModelConfig, special: Mapping[str, int], dtype: 
     import transformers
 
     kind = getattr(transformers, config.architecture.replace("ForCausalLM", "Config"))
-    scaling = {"rope_type": "default"} if config.rope_scaling is None else {"rope_type": "llama3", **config.rope_scaling.model_dump()}
+    layers, scaling = range(config.num_hidden_layers), config.rope_scaling
+    kept: dict[str, JsonValue] = {"rope_theta": config.rope_theta, "rope_type": "default"}
+    rope = kept | {"rope_type": scaling.name, **scaling.model_dump(exclude={"name"})} if scaling else kept
     if config.conv_layers:
         own: dict[str, JsonValue] = {
             "norm_eps": config.rms_norm_eps, "conv_L_cache": CONV_TAPS, "conv_bias": False, "block_auto_adjust_ff_dim": False,
-            "layer_types": ["conv" if layer in config.conv_layers else "full_attention" for layer in range(config.num_hidden_layers)],
+            "layer_types": ["conv" if layer in config.conv_layers else "full_attention" for layer in layers],
         }  # fmt: skip
     else:
         own = {"rms_norm_eps": config.rms_norm_eps, "attention_bias": False}
         if config.rope_free_layers:
-            own["no_rope_layers"] = [int(layer not in config.rope_free_layers) for layer in range(config.num_hidden_layers)]
+            own["no_rope_layers"] = [int(layer not in config.rope_free_layers) for layer in layers]
+        if config.sliding_layers:
+            own["sliding_window"] = config.sliding_window
+        if config.sliding_layers and config.qk_norm:
+            own["layer_types"] = ["sliding_attention" if config.window_of(layer) else "full_attention" for layer in layers]
+            own |= {"use_sliding_window": True} if config.norm_placement == "before" else {}
     return kind(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size, num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads, num_key_value_heads=config.num_key_value_heads, head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings, tie_word_embeddings=config.tie_word_embeddings,
-        rope_parameters={"rope_theta": config.rope_theta, **scaling}, **own,
+        rope_parameters={"full_attention": rope, "sliding_attention": kept} if config.architecture == "Olmo3ForCausalLM" else rope, **own,
         bos_token_id=special.get("bos"), eos_token_id=special["eos"], pad_token_id=special["pad"], dtype=dtype,
     )  # fmt: skip
 

@@ -1,9 +1,9 @@
 """Imports a Hugging Face model folder as a checkpoint: Llama, Mistral, Qwen3, SmolLM3, OLMo 2 and 3, LFM2.
 
 Guarantee: the import is the inverse of training/checkpoints/convert.py. Every weight is renamed and converted to fp32, and no weight is changed.
-Features that our decoder does not have (biases, scalings of RoPE other than llama3, sliding windows, quantised weights) are refused by name,
-and so are a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are
-checked before anything of that size is allocated.
+Features that our decoder does not have (biases, scalings of RoPE other than llama3 and yarn, quantised weights) are refused by name, and so are
+a missing tensor, an unknown tensor and a wrong shape. A model that comes with code is refused, and no such code runs. Sizes are checked before
+anything of that size is allocated.
 Cost: reads the weights once, some rows at a time; 4 bytes per parameter on disk, about SHARD_BYTES of memory.
 Source: config.json of transformers 4 and 5. The supported architectures are those that export writes.
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 from stages.training.checkpoints import checkpoint
 from stages.training.checkpoints.convert import hugging_face_name
 from stages.training.model import flops
-from stages.training.model.config import CONV_TAPS, ModelConfig, RopeScaling, write_model_config
+from stages.training.model.config import CONV_TAPS, ROPE_SCALINGS, ModelConfig, write_model_config
 from stages.training.model.llama import parameter_shapes
 
 SHARD_BYTES = 2 << 30
@@ -62,10 +62,18 @@ ALSO_NEEDED = {
     OLMO3: ("rms_norm_eps", "layer_types", "sliding_window"),
 }
 """Architecture -> what else it must have: transformers' defaults of these are of one published model."""
-LAYER_TYPES = {LFM2: ("full_attention", "conv"), OLMO3: ("full_attention", "sliding_attention")}
-"""Architecture -> kinds of its layers; others have full_attention. A sliding window must be as long as the context."""
-ROPE_TYPES = {"default": (), "llama3": tuple(RopeScaling.model_fields)}
-"""rope_type -> the numbers that it has beside rope_theta."""
+SLIDING = "sliding_attention"
+LAYER_TYPES = {LFM2: ("full_attention", "conv"), OLMO3: ("full_attention", SLIDING), QWEN3: ("full_attention", SLIDING)}
+"""Architecture -> kinds of its layers; others have full_attention, and a Mistral with a window has it in all layers."""
+ROPE_TYPES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), ()),
+    "yarn": (("factor", "original_max_position_embeddings"), ("beta_fast", "beta_slow", "attention_factor")),
+}
+"""rope_type -> (the numbers that it must have beside rope_theta, those that it may have)."""
+OLMO3_THETA = (
+    500_000  # transformers 5.23 gives it to layers with a window where config.json has the form of version 4, whatever rope_theta says
+)
 QWEN3_HEAD_DIM = 128  # transformers' default where config.json of a Qwen3 has no head_dim
 DTYPES = ("F32", "BF16", "F16")
 MAX_SIZE = 1 << 31  # of any dimension: a product of two still fits in 64 bits
@@ -157,13 +165,14 @@ def read_shape(path: Path) -> ModelConfig:
     missing = [name for name in (*NEEDED, *ALSO_NEEDED.get(architecture, ())) if name not in config]
     if missing:
         raise ImportedModelError(f"config.json has no {missing[0]}.")
-    for name in (*NEEDED, "num_key_value_heads", "head_dim"):
+    for name in (*NEEDED, "num_key_value_heads", "head_dim", "sliding_window"):
         limit = MAX_DEPTH if name == "num_hidden_layers" else MAX_SIZE
         given = config.get(name)
         if not (given is None and name not in NEEDED) and (type(given) is not int or not 1 <= given <= limit):
             raise ImportedModelError(f"Its {name} is {_shown(given)}; it must be a whole number from 1 to {limit:,}.")
-    convolved, rotated = _convolved_layers(config, architecture), _rotated_layers(config, architecture)
-    theta, scaling = _rope(_with_one_rope(config) if architecture == OLMO3 else config)
+    kinds, rotated = _kinds_of_layers(config, architecture), _rotated_layers(config, architecture)
+    sliding = [number for number, kind in enumerate(kinds) if kind == SLIDING]
+    theta, scaling = _rope_of_kinds(config) if architecture == OLMO3 else _rope(config)
     if theta is None and architecture in (LFM2, SMOLLM3, OLMO3):
         raise ImportedModelError("config.json has no rope_theta.")
     theta = 10_000.0 if theta is None else theta
@@ -171,7 +180,7 @@ def read_shape(path: Path) -> ModelConfig:
     for name, number, low, high in (("rope_theta", theta, 1.0, 1e12), (epsilon, config.get(epsilon, 1e-6), 1e-30, 0.1)):
         if type(number) not in (int, float) or not low <= number <= high:
             raise ImportedModelError(f"Its {name} is {_shown(number)}; it must be a number from {low:g} to {high:g}.")
-    tied = _tied(config)
+    tied = _tied(config, architecture)
     qk_norm = ARCHITECTURES[architecture]
     try:
         return ModelConfig.model_validate({
@@ -179,14 +188,16 @@ def read_shape(path: Path) -> ModelConfig:
             "num_key_value_heads": config.get("num_key_value_heads") or config["num_attention_heads"],
             "head_dim": config.get("head_dim", QWEN3_HEAD_DIM if architecture == QWEN3 else None), "rope_theta": float(theta), "rope_scaling": scaling,
             "rms_norm_eps": float(config.get(epsilon, 1e-6)), "tie_word_embeddings": tied, "qk_norm": qk_norm,
-            "conv_layers": convolved, "rope_free_layers": [number for number, one in enumerate(rotated) if not one],
+            "conv_layers": [number for number, kind in enumerate(kinds) if kind == "conv"],
+            "rope_free_layers": [number for number, one in enumerate(rotated) if not one],
+            "sliding_layers": sliding, "sliding_window": config["sliding_window"] if sliding else None,
             "norm_placement": "after" if architecture in (OLMO2, OLMO3) else "before",
         })  # fmt: skip
     except ValidationError as error:
         raise ImportedModelError(_fault(error)) from None
 
 
-def _tied(config: Config) -> bool:
+def _tied(config: Config, architecture: str) -> bool:
     """Returns whether the embeddings are tied, after the check of settings that have one value only.
 
     Raises:
@@ -196,35 +207,38 @@ def _tied(config: Config) -> bool:
     if not isinstance(tied, bool):
         raise ImportedModelError(f"Its tie_word_embeddings is {_shown(tied)}; it must be true or false.")
     for name, allowed in MUST_BE.items():
-        if name in config and config[name] not in allowed:
+        flag = name == "use_sliding_window" and architecture == QWEN3
+        if name in config and config[name] not in ((False, True) if flag else allowed):
             raise ImportedModelError(f"Its {name} is {_shown(config[name], json.dumps)}; Loam's decoder has {json.dumps(allowed[0])}.")
     return tied
 
 
-def _convolved_layers(config: Config, architecture: str) -> list[int]:
-    """Returns the numbers of the layers with a short convolution, after the check of the kinds of all layers and of their sliding window.
+def _kinds_of_layers(config: Config, architecture: str) -> Sequence[str]:
+    """Returns the kind of each layer; nothing if all have full attention.
 
     Raises:
-        ImportedModelError: A layer is of another kind, its window is shorter than the context, or the layers of an LFM2 are not named.
+        ImportedModelError: A layer is of another kind, the kinds are not those of the layers, or there is no window for those that have one.
     """
     layers: Any = config.get("layer_types")
-    known = LAYER_TYPES.get(architecture, ("full_attention",))
-    if (architecture in LAYER_TYPES or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
+    known, depth = LAYER_TYPES.get(architecture, ("full_attention",)), config["num_hidden_layers"]
+    if architecture == MISTRAL:
+        return () if config["sliding_window"] is None else (SLIDING,) * depth
+    wanted = architecture in (LFM2, OLMO3) or (architecture == QWEN3 and config.get("use_sliding_window") is True)
+    if (wanted or layers is not None) and (not isinstance(layers, list) or any(kind not in known for kind in layers)):
         raise ImportedModelError(f"Its layer_types are {_shown(layers, json.dumps)}; a layer of Loam's decoder has {' or '.join(known)}.")
-    window, context = config.get("sliding_window"), config["max_position_embeddings"]
-    slides = window is not None if architecture == MISTRAL else "sliding_attention" in (layers or ())
-    if slides and not (type(window) is int and window >= context):
-        raise ImportedModelError(
-            f"Its sliding_window is {_shown(window, json.dumps)} and its context {context:,} tokens; Loam's decoder has no sliding window shorter "
-            "than the context."
-        )
-    named, depth = len(layers or ()), config["num_hidden_layers"]
-    convolved = [number for number, kind in enumerate(layers or ()) if kind == "conv"]
-    if architecture == LFM2 and not (convolved and named == depth):
-        raise ImportedModelError(f"Its {named} layer_types must be those of its {depth} layers, with a conv among them.")
-    if convolved and len(convolved) == named:
+    kinds: list[str] = layers or []
+    if architecture == LFM2 and not ("conv" in kinds and len(kinds) == depth):
+        raise ImportedModelError(f"Its {len(kinds)} layer_types must be those of its {depth} layers, with a conv among them.")
+    if architecture == LFM2 and "full_attention" not in kinds:
         raise ImportedModelError("Every one of its layer_types is conv; at least one layer of Loam's decoder has full_attention.")
-    return convolved
+    if SLIDING in kinds:
+        if len(kinds) != depth:
+            raise ImportedModelError(f"Its {len(kinds)} layer_types must be those of its {depth} layers.")
+        if architecture == QWEN3 and not wanted:
+            raise ImportedModelError("Its use_sliding_window is not true, but its layer_types have sliding_attention; make them agree.")
+        if config.get("sliding_window") is None:
+            raise ImportedModelError("config.json has no sliding_window.")
+    return kinds
 
 
 def _rotated_layers(config: Config, architecture: str) -> Sequence[int]:
@@ -244,20 +258,35 @@ def _rotated_layers(config: Config, architecture: str) -> Sequence[int]:
     return [int(one) for one in rotated]
 
 
-def _with_one_rope(config: Config) -> Config:
-    """Returns the config.json of an OLMo 3 with the RoPE of all its layers in place of one for each kind of layer.
+def _rope_of_kinds(config: Config) -> tuple[Any, dict[str, Any] | None]:
+    """Returns what `_rope` does, for the layers of an OLMo 3 with full attention. Those with a window have the same rope_theta, unscaled.
 
-    transformers 4 scales it in layers of full_attention only. The kinds of the layers are checked before.
+    transformers 4 writes one rope_theta, and rope_scaling for the layers with full attention; transformers 5 writes both for each kind of layer.
+    The kinds of the layers are checked before.
 
     Raises:
-        ImportedModelError: The kinds have different ones.
+        ImportedModelError: The layers with a window have another RoPE, or see `_rope`.
     """
-    kinds = sorted(set(config["layer_types"]))
-    given: Any = config.get("rope_parameters", {"full_attention": config.get("rope_scaling")})
-    ropes = [given.get(kind) if isinstance(given, dict) else given for kind in kinds]
-    if any(rope != ropes[0] for rope in ropes):
-        raise ImportedModelError(f"The RoPE of its {' and its '.join(kinds)} differs; all layers of Loam's decoder have the same.")
-    return {**config, "rope_parameters": ropes[0]} if "rope_parameters" in config else config
+    given = config.get("rope_parameters")
+    if not isinstance(given, dict):
+        theta, scaling = _rope(config)
+        if SLIDING in config["layer_types"] and theta not in (None, OLMO3_THETA):
+            raise ImportedModelError(
+                f"Its rope_theta is {_shown(theta)}, and versions of transformers read it differently for sliding_attention; write rope_parameters "
+                "with a rope_theta for each kind of layer."
+            )
+        return theta, scaling
+    if other := sorted(set(given) - set(LAYER_TYPES[OLMO3])):
+        raise ImportedModelError(f"Its rope_parameters has {_shown(other[0])}; it must have {' and '.join(LAYER_TYPES[OLMO3])}.")
+    ropes = {kind: _rope({**config, "rope_parameters": given.get(kind)}) for kind in sorted(set(config["layer_types"]))}
+    sliding = ropes.get(SLIDING, (None, None))
+    full = ropes.get("full_attention", sliding)
+    if SLIDING in ropes and sliding != (full[0], None):
+        raise ImportedModelError(
+            "The RoPE of its sliding_attention is scaled or has another rope_theta than that of its full_attention; in Loam's decoder it has "
+            "the same one, unscaled."
+        )
+    return full
 
 
 def _rope(config: Config) -> tuple[Any, dict[str, Any] | None]:
@@ -277,10 +306,11 @@ def _rope(config: Config) -> tuple[Any, dict[str, Any] | None]:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in tuple(ROPE_TYPES):
         raise ImportedModelError(f"Its rope_type is {_shown(kind)}; Loam's decoder has {' or '.join(ROPE_TYPES)}.")
-    numbers = ROPE_TYPES[kind]
-    unknown = sorted(set(rope) - {"rope_theta", "rope_type", "type", "partial_rotary_factor", *numbers})
+    numbers, optional = ROPE_TYPES[kind]
+    unknown = sorted(set(rope) - {"rope_theta", "rope_type", "type", "partial_rotary_factor", *numbers, *optional})
     if unknown:
         raise ImportedModelError(f"Its {name} has {_shown(unknown[0])}, which the rope_type {kind} does not have.")
+    numbers += tuple(key for key in optional if rope.get(key) is not None)
     for key in numbers:
         if type(rope.get(key)) not in (int, float):
             raise ImportedModelError(f"The {key} in its {name} is {_shown(rope.get(key))}; the rope_type {kind} needs a number.")
@@ -289,7 +319,7 @@ def _rope(config: Config) -> tuple[Any, dict[str, Any] | None]:
     thetas = [holder["rope_theta"] for holder in (rope, config) if holder.get("rope_theta") is not None]
     if len(thetas) > 1 and thetas[0] != thetas[1]:
         raise ImportedModelError(f"Its rope_theta is {_shown(thetas[1])}, and {_shown(thetas[0])} in {name}; leave one of them out.")
-    return (thetas or [None])[0], {key: rope[key] for key in numbers} or None
+    return (thetas or [None])[0], {"name": kind, **{key: rope[key] for key in numbers}} if numbers else None
 
 
 def _fault(error: ValidationError) -> str:
@@ -298,7 +328,7 @@ def _fault(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ").removesuffix(".")
     if not first["loc"]:
         return f"{message}."
-    return f"Its {'.'.join(map(str, first['loc']))} is {_shown(first['input'])}. {message}."
+    return f"Its {'.'.join(str(part) for part in first['loc'] if part not in ROPE_SCALINGS)} is {_shown(first['input'])}. {message}."
 
 
 def _config(path: Path) -> Config:

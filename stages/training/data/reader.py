@@ -92,10 +92,9 @@ class Batch:
         """Number of tokens without padding."""
         return int((self.docs != PADDING_DOC).sum())
 
-    @property
-    def attended(self) -> int:
-        """Number of pairs of a token and what it attends to: itself and the earlier tokens of its segment."""
-        return int((self.positions + 1)[self.docs != PADDING_DOC].sum())
+    def attended(self, window: int | None = None) -> int:
+        """Returns the number of pairs of a token and what it attends to: itself and the earlier tokens of its segment, or of its window."""
+        return int(np.minimum(self.positions + 1, window or self.positions.size)[self.docs != PADDING_DOC].sum())
 
     def target_bytes(self, token_bytes: np.ndarray) -> int:
         """Returns the UTF-8 bytes of the tokens that are labels. token_bytes: int64 [V], bytes of each token id."""

@@ -223,7 +223,7 @@ def train_step(run: Run, step: int) -> FinishedStep:
     batches = run.upcoming.take(step, run.events.heartbeat.tick)
     microbatch_indices = np.stack([one.batch.sequences for one in batches])
     run.events.heartbeat.reach(Activity.TRAINING)
-    work = work_of(engine, run.loss, run.token_bytes, [one.batch for one in batches])
+    work = work_of(engine, run.loss, run.token_bytes, [one.batch for one in batches], run.job.model.sliding_window)
     if work.units == 0:
         raise TrainingError(f"Step {step + 1} has no token to train on; its sequences are {_some(microbatch_indices)}.")
     engine.ds_engine.train()

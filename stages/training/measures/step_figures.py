@@ -33,18 +33,23 @@ class StepWork:
         units: Units of the loss.
         tokens: Tokens without padding.
         attended: Pairs of a token and a token that it attends to.
+        attended_in_window: The same in a block with a sliding window.
         bytes: UTF-8 bytes of the tokens that are labels; 0 if the job names no bytes of tokens.
     """
 
     units: float
     tokens: float
     attended: float
+    attended_in_window: float
     bytes: float
 
 
-def work_of(engine: Engine, loss: Loss, token_bytes: np.ndarray | None, batches: Sequence[Batch]) -> StepWork:
+def work_of(engine: Engine, loss: Loss, token_bytes: np.ndarray | None, batches: Sequence[Batch], window: int | None) -> StepWork:
     """Returns what the batches of all ranks hold. All ranks must call it. The sum is made on the host and waits for no device."""
-    own = [(loss.units(b), b.real_tokens, b.attended, 0 if token_bytes is None else b.target_bytes(token_bytes)) for b in batches]
+    own = [
+        (loss.units(b), b.real_tokens, b.attended(), b.attended(window), 0 if token_bytes is None else b.target_bytes(token_bytes))
+        for b in batches
+    ]
     return StepWork(*engine.reduce_on_host([float(sum(column)) for column in zip(*own, strict=True)]))
 
 
@@ -102,7 +107,7 @@ def speed(
     """
     matmuls = flops.matmul_flops(model, lora) * work.tokens
     whole = flops.flops_per_token(model, seq_len, lora) * work.tokens
-    by_segment = matmuls + flops.attention_flops(model, int(work.attended))
+    by_segment = matmuls + flops.attention_flops(model, int(work.attended), int(work.attended_in_window))
     return {
         "tokens_per_s": work.tokens / seconds,
         "mfu": None if peak is None else whole / (seconds * peak),

@@ -1,17 +1,20 @@
 """Causal attention inside segments: a token attends to itself and to earlier tokens of its own segment, and to nothing else.
 
+With a sliding window of W tokens, it attends to itself and to the W - 1 tokens before it in its segment.
 A batch of B sequences is one row of T = B·L tokens. `bounds` says where its segments begin and end. There is no mask of [L, L] entries, so
-memory grows with T alone, and the work with the sum of squares of the segments' lengths.
+memory grows with T alone, and the work with the sum of squares of the segments' lengths; with a window, with T times the window.
 Guarantee: equals attention under a dense mask (tested, with gradients). What one segment holds changes no bit of another segment's output.
-Cost: on a GPU in 16 bit one launch of torch's variable-length flash attention. Elsewhere one call of torch's flash kernel per segment, in fp32.
-Source: FlashAttention (arXiv 2205.14135, 2307.08691).
+Cost: on a GPU in 16 bit one launch of torch's variable-length flash attention. Elsewhere one call of torch's flash kernel per segment, in fp32;
+in a segment longer than the window one for QUERIES tokens of it, under a mask.
+Source: FlashAttention (arXiv 2205.14135, 2307.08691); the window as in Mistral (arXiv 2310.06825).
 
 Shape legend: T tokens of all sequences, H attention heads, K key-value heads (K divides H), C channels per head, S segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 HALF = (torch.bfloat16, torch.float16)
+QUERIES = 256
+"""Queries of a call under a window of W tokens, which has QUERIES + W - 1 keys."""
 
 
-def segment_attention(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor, longest: int) -> Tensor:
+def segment_attention(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor, longest: int, window: int | None = None) -> Tensor:
     """Returns the output of attention, [T, H, C].
 
     Args:
@@ -30,32 +35,35 @@ def segment_attention(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tenso
         v_TKC: Values.
         bounds: int32 [S + 1], on the device of the queries. Segment i is the tokens bounds[i] to bounds[i + 1]; the last entry is T.
         longest: An upper bound of the segments' lengths, in tokens.
+        window: Tokens that a token attends to, itself included; None for all of its segment up to itself.
     """
     if q_THC.device.type == "cpu":
-        out: Tensor = attend_on_cpu(q_THC, k_TKC, v_TKC, bounds)[0]
+        out: Tensor = attend_on_cpu(q_THC, k_TKC, v_TKC, bounds, window)[0]
         return out
     if q_THC.dtype in HALF:
         from torch.nn.attention.varlen import varlen_attn
 
-        return varlen_attn(q_THC, k_TKC, v_TKC, bounds, bounds, longest, longest, window_size=(-1, 0), enable_gqa=True)
-    return attend_by_segment(q_THC, k_TKC, v_TKC, bounds)
+        before = -1 if window is None else window - 1  # flash attention counts the tokens before a token
+        return varlen_attn(q_THC, k_TKC, v_TKC, bounds, bounds, longest, longest, window_size=(before, 0), enable_gqa=True)
+    return attend_by_segment(q_THC, k_TKC, v_TKC, bounds, window)
 
 
-def attend_by_segment(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> Tensor:
-    """Returns the output of attention by one differentiable call of torch per segment, [T, H, C]. For fp32 on a GPU, uncompiled.
+def attend_by_segment(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor, window: int | None = None) -> Tensor:
+    """Returns the output of attention by differentiable calls of torch, [T, H, C]. For fp32 on a GPU, uncompiled.
 
     Keys and values are repeated: torch's memory-efficient kernel does not share them, and its plain one keeps the square of a segment.
     """
     groups = q_THC.shape[1] // k_TKC.shape[1]
     parts = []
-    for here in _slices(bounds, len(q_THC)):
-        q, k, v = _heads(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups)
-        parts.append(_back(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+    for one in _calls(bounds, len(q_THC), window):
+        q, k, v = _heads(q_THC[one.queries]), _wide(k_TKC[one.keys], groups), _wide(v_TKC[one.keys], groups)
+        mask = one.mask(q_THC.device)
+        parts.append(_back(F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)))
     return torch.cat(parts)
 
 
 @torch.library.custom_op("loam::attend_on_cpu", mutates_args=())  # type: ignore[untyped-decorator]
-def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
+def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
     """Returns the output of attention [T, H, C] and the logarithm of the sum of exponentials of each query's scores, fp32 [T, H].
 
     It is one operator, so a compiled block holds no loop over segments, and torch keeps one output instead of one per segment. It computes in
@@ -63,57 +71,85 @@ def attend_on_cpu(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -
     """
     groups = q_THC.shape[1] // k_TKC.shape[1]
     out_THC, sums_TH = torch.empty_like(q_THC), q_THC.new_empty(q_THC.shape[:2], dtype=torch.float32)
-    for here in _slices(bounds, len(q_THC)):
+    for one in _calls(bounds, len(q_THC), window):
+        mask = one.mask(q_THC.device)
         out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            _wide(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups), 0.0, True
+            _wide(q_THC[one.queries]), _wide(k_TKC[one.keys], groups), _wide(v_TKC[one.keys], groups), 0.0, mask is None, attn_mask=mask
         )
-        out_THC[here], sums_TH[here] = _back(out), sums[0].T
+        out_THC[one.queries], sums_TH[one.queries] = _back(out), sums[0].T
     return out_THC, sums_TH
 
 
 @torch.library.custom_op("loam::attend_on_cpu_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def attend_on_cpu_backward(
-    gradient_THC: Tensor, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, out_THC: Tensor, sums_TH: Tensor, bounds: Tensor
+    gradient_THC: Tensor, inputs: Sequence[Tensor], out_THC: Tensor, sums_TH: Tensor, bounds: Tensor, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of queries, keys and values, in the shapes of those."""
+    """Returns the gradients of queries, keys and values, in the shapes of those. inputs: queries, keys and values."""
+    q_THC, k_TKC, v_TKC = inputs
     groups = q_THC.shape[1] // k_TKC.shape[1]
-    dq_THC, dk_TKC, dv_TKC = torch.empty_like(q_THC), torch.empty_like(k_TKC), torch.empty_like(v_TKC)
-    for here in _slices(bounds, len(q_THC)):
+    dq_THC, (dk_TKC, dv_TKC) = torch.empty_like(q_THC), (torch.zeros_like(x, dtype=torch.float32) for x in (k_TKC, v_TKC))
+    for one in _calls(bounds, len(q_THC), window):
+        mask = one.mask(q_THC.device)
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            _wide(gradient_THC[here]), _wide(q_THC[here]), _wide(k_TKC[here], groups), _wide(v_TKC[here], groups),
-            _wide(out_THC[here]), sums_TH[here].T[None], 0.0, True,
+            _wide(gradient_THC[one.queries]), _wide(q_THC[one.queries]), _wide(k_TKC[one.keys], groups), _wide(v_TKC[one.keys], groups),
+            _wide(out_THC[one.queries]), sums_TH[one.queries].T[None], 0.0, mask is None, attn_mask=mask,
         )  # fmt: skip
-        dq_THC[here] = _back(dq)
-        dk_TKC[here], dv_TKC[here] = (_back(d).unflatten(1, (-1, groups)).sum(2) for d in (dk, dv))
-    return dq_THC, dk_TKC, dv_TKC
+        dq_THC[one.queries] = _back(dq)
+        dk_TKC[one.keys] += _back(dk).unflatten(1, (-1, groups)).sum(2)
+        dv_TKC[one.keys] += _back(dv).unflatten(1, (-1, groups)).sum(2)
+    return dq_THC, dk_TKC.to(k_TKC.dtype), dv_TKC.to(v_TKC.dtype)
 
 
 @attend_on_cpu.register_fake  # type: ignore[untyped-decorator]
-def _shape_of_output(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor) -> tuple[Tensor, Tensor]:
+def _shape_of_output(q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, bounds: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q_THC), q_THC.new_empty(q_THC.shape[:2], dtype=torch.float32)
 
 
 @attend_on_cpu_backward.register_fake  # type: ignore[untyped-decorator]
 def _shape_of_gradients(
-    gradient_THC: Tensor, q_THC: Tensor, k_TKC: Tensor, v_TKC: Tensor, out_THC: Tensor, sums_TH: Tensor, bounds: Tensor
+    gradient_THC: Tensor, inputs: Sequence[Tensor], out_THC: Tensor, sums_TH: Tensor, bounds: Tensor, window: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    q_THC, k_TKC, v_TKC = inputs
     return torch.empty_like(q_THC), torch.empty_like(k_TKC), torch.empty_like(v_TKC)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    q_THC, k_TKC, v_TKC, bounds = inputs
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q_THC, k_TKC, v_TKC, bounds, ctx.window = inputs
     ctx.save_for_backward(q_THC, k_TKC, v_TKC, *output, bounds)
 
 
 def _backward(ctx: Any, gradient_THC: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return *attend_on_cpu_backward(gradient_THC, *ctx.saved_tensors), None
+    q_THC, k_TKC, v_TKC, *rest = ctx.saved_tensors
+    return *attend_on_cpu_backward(gradient_THC, [q_THC, k_TKC, v_TKC], *rest, ctx.window), None, None
 
 
 attend_on_cpu.register_autograd(_backward, setup_context=_keep)
 
 
-def _slices(bounds: Tensor, tokens: int) -> Iterator[slice]:
-    """Yields the tokens of each segment that has any.
+@dataclass(frozen=True)
+class _Call:
+    """Queries of a segment and the keys that they attend to, for one call of a kernel.
+
+    Attributes:
+        queries, keys: Their places in the batch. Both end at the same token.
+        window: Tokens that a query attends to; None for all keys up to its own.
+    """
+
+    queries: slice
+    keys: slice
+    window: int | None
+
+    def mask(self, device: torch.device) -> Tensor | None:
+        """Returns what is added to the scores, fp32 [queries, keys]: 0 in the window, else minus infinity. None: the kernel's causal mask is enough."""
+        if self.window is None:
+            return None
+        at, key_at = (torch.arange(one.start, one.stop, device=device) for one in (self.queries, self.keys))
+        distance = at[:, None] - key_at
+        return torch.zeros(distance.shape, device=device).masked_fill_((distance < 0) | (distance >= self.window), -torch.inf)
+
+
+def _calls(bounds: Tensor, tokens: int, window: int | None) -> Iterator[_Call]:
+    """Yields the calls for each segment that has tokens. A segment that is no longer than the window is one call under the causal mask.
 
     Raises:
         ValueError: The bounds do not cover the tokens; the outputs of the others would not be computed.
@@ -121,7 +157,14 @@ def _slices(bounds: Tensor, tokens: int) -> Iterator[slice]:
     ends = bounds.tolist()
     if (ends[0], ends[-1]) != (0, tokens):
         raise ValueError(f"The bounds of the segments go from {ends[0]} to {ends[-1]}, but the batch has {tokens} tokens.")
-    yield from (slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False) if end > begin)
+    for begin, end in zip(ends, ends[1:], strict=False):
+        if window is None or end - begin <= window:
+            if end > begin:
+                yield _Call(slice(begin, end), slice(begin, end), None)
+            continue
+        for first in range(begin, end, QUERIES):
+            last = min(first + QUERIES, end)
+            yield _Call(slice(first, last), slice(max(begin, first - window + 1), last), window)
 
 
 def _heads(x: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 Guarantee: parameter counts equal those of the built model (tested).
 Source: FLOPs follow appendix B of PaLM (arXiv 2204.02311): 6 per matmul parameter and token, plus 12 · num_hidden_layers ·
 num_attention_heads · head_dim · sequence length per token for attention scores, without the causal discount. In place of num_hidden_layers
-stand the blocks with attention. The products of a short convolution's filter are left out: 3 per channel.
+stand the blocks with attention. In blocks with a sliding window, its length stands for that of a longer sequence. The products of a short
+convolution's filter are left out: 3 per channel.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def matmul_parameters(config: ModelConfig) -> int:
 
 def flops_per_token(config: ModelConfig, seq_len: int, lora: Lora | None = None) -> int:
     """Returns forward and backward FLOPs per training token at a context of `seq_len` tokens. lora: what is trained in place of all weights."""
-    return matmul_flops(config, lora) + attention_flops(config, seq_len)
+    return matmul_flops(config, lora) + attention_flops(config, seq_len, min(seq_len, config.sliding_window or seq_len))
 
 
 def matmul_flops(config: ModelConfig, lora: Lora | None = None) -> int:
@@ -46,9 +47,16 @@ def matmul_flops(config: ModelConfig, lora: Lora | None = None) -> int:
     return 4 * matmul_parameters(config) + 6 * lora_parameters(config, lora) if lora else 6 * matmul_parameters(config)
 
 
-def attention_flops(config: ModelConfig, keys: int) -> int:
-    """Returns forward and backward FLOPs of attention scores for a number of (query, key) pairs: `keys` of one token, or the pairs of a batch."""
-    return 12 * config.attention_layers * _attention_width(config) * keys
+def attention_flops(config: ModelConfig, keys: int, keys_in_window: int) -> int:
+    """Returns forward and backward FLOPs of attention scores.
+
+    Args:
+        config: Shape of the model.
+        keys: Number of (query, key) pairs of a block with full attention: of one token, or of a batch.
+        keys_in_window: The same of a block with a sliding window.
+    """
+    windows = len(config.sliding_layers)
+    return 12 * _attention_width(config) * ((config.attention_layers - windows) * keys + windows * keys_in_window)
 
 
 def state_bytes(config: ModelConfig, state_tensors: StateTensors) -> int:

@@ -1,14 +1,14 @@
-"""The decoder, of which Llama, Qwen3, LFM2, SmolLM3 and OLMo 2 are settings.
+"""The decoder, of which Llama, Mistral, Qwen3, LFM2, SmolLM3, OLMo 2 and OLMo 3 are settings.
 
 Its parts: RMSNorm, RoPE, grouped-query attention, SwiGLU, optional tied embeddings, QK-norm and short convolutions.
 
-Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of transformers' LlamaForCausalLM (with
-QK-norm Qwen3ForCausalLM, with short convolutions Lfm2ForCausalLM, with blocks without RoPE SmolLM3ForCausalLM, with norms after the halves of
-a block Olmo2ForCausalLM) on the converted weights (tested). Initial weights depend only on the seed, the parameter's name and its shape, so
-they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer fills them from `initial_value`, so
-ZeRO 3 never holds the whole model.
+Guarantee: a token sees only itself and earlier tokens of its own segment. The logits equal those of the class of transformers that
+ModelConfig.architecture names, on the converted weights (tested). Initial weights depend only on the seed, the parameter's name and its
+shape, so they are the same for any number of ranks. Constructors leave parameters uninitialised and the trainer fills them from
+`initial_value`, so ZeRO 3 never holds the whole model.
 Source: Llama (arXiv 2302.13971, 2407.21783), RoPE (training/model/rope.py), GQA (2305.13245), SwiGLU (2002.05202), QK-norm as in Qwen3,
-short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3, norms after the halves of a block as in OLMo 2 (2501.00656).
+short convolutions as in LFM2 (2511.23404), blocks without RoPE as in SmolLM3, norms after the halves of a block as in OLMo 2 (2501.00656),
+sliding windows as in Mistral (2310.06825) and OLMo 3 (2512.13961).
 
 Shape legend: B sequences, L tokens per sequence, T = B·L, D hidden size, H attention heads, K key-value heads, C channels per head,
 V vocabulary, S segments of all sequences. A segment is the part of a packed sequence that comes from one document.
@@ -104,10 +104,10 @@ class RMSNorm(nn.Module):  # type: ignore[misc]
 class Attention(nn.Module):  # type: ignore[misc]
     """Grouped-query attention inside segments, with rotated queries and keys, or without rotation."""
 
-    def __init__(self, config: ModelConfig, rotates: bool = True) -> None:
-        """Creates the four projections and, with QK-norm, the two norms. `rotates`: whether queries and keys are rotated."""
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        """Creates the four projections and, with QK-norm, the two norms. `layer`: number of the block."""
         super().__init__()
-        self.rotates = rotates
+        self.rotates, self.window = layer not in config.rope_free_layers, config.window_of(layer)
         self.head_dim = config.head_dim
         width, kv_width = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         self.query = Linear(config.hidden_size, width)
@@ -125,7 +125,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         v_TKC = self._heads(self.value(x_BLD), None)
         if self.rotates:
             q_THC, k_TKC = rotate(q_THC, *rotation), rotate(k_TKC, *rotation)
-        y_THC = segment_attention(q_THC, k_TKC, v_TKC, bounds, length)
+        y_THC = segment_attention(q_THC, k_TKC, v_TKC, bounds, length, self.window)
         return self.out(y_THC.reshape(b, length, -1))
 
     def _heads(self, projected: Tensor, norm: RMSNorm | None) -> Tensor:
@@ -192,7 +192,7 @@ class Block(nn.Module):  # type: ignore[misc]
         convolves = layer in config.conv_layers
         self.recompute, self.norms_after = recompute, config.norm_placement == "after"
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = None if convolves else Attention(config, layer not in config.rope_free_layers)
+        self.attention = None if convolves else Attention(config, layer)
         self.convolution = ShortConvolution(config) if convolves else None
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn = FeedForward(config)
@@ -258,8 +258,12 @@ class Llama(nn.Module):  # type: ignore[misc]
         x_BLD = self.embedding(tokens_BL)
         if self.adapted and self.training:  # DeepSpeed 0.19.8 frees the weights of a block too early whose input has no gradient
             x_BLD.requires_grad_()
-        rotation = rotation_at(positions_BL.flatten()[:, None], self.config)
-        for block in self.blocks:
+        positions_T1, scaling = positions_BL.flatten()[:, None], self.config.rope_scaling
+        scaled = kept = rotation_at(positions_T1, self.config, scaling)
+        if scaling and self.config.sliding_layers:
+            kept = rotation_at(positions_T1, self.config, None)
+        for layer, block in enumerate(self.blocks):
+            rotation = kept if layer in self.config.sliding_layers else scaled
             if self.recompute == "block" and self.training:
                 x_BLD = checkpoint(block, x_BLD, positions_BL, rotation, bounds, use_reentrant=False, preserve_rng_state=False)
             else:

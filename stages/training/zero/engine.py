@@ -184,11 +184,11 @@ def _created(job: RankJob) -> Llama:
 def compile_blocks(model: Llama) -> None:
     """Compiles the inside of each block; the hooks of ZeRO 3 around a block stay as they are.
 
-    All blocks share one compilation, and those with a short convolution one of their own. Shapes are constants of the compiled code, which is
-    made at the first forward and backward pass of each shape. Training has one shape of tokens and evaluation another, each with some numbers
-    of bounds (powers of two).
+    All blocks share one compilation; those with a short convolution, and those with a sliding window, have one of their own. Shapes are
+    constants of the compiled code, which is made at the first forward and backward pass of each shape. Training has one shape of tokens and
+    evaluation another, each with some numbers of bounds (powers of two).
     """
-    torch._dynamo.config.recompile_limit = MAX_SHAPES * (2 if model.config.conv_layers else 1)
+    torch._dynamo.config.recompile_limit = MAX_SHAPES * (2 if model.config.conv_layers or model.config.sliding_layers else 1)
     for block in model.blocks:
         block.forward = torch.compile(block.forward, fullgraph=True, dynamic=False)
 

@@ -113,19 +113,45 @@ def test_answers_of_one_token_take_the_passes_of_one_question(model: Any, monkey
     assert tokens == [(1, 3)] and [len(own) for own, _ in found] == [1] * 4 and len({float(own[0]) for own, _ in found}) == 4
 
 
-@pytest.mark.parametrize("kind", ["Lfm2", "Mistral", "Qwen3", "SmolLM3"])
-def test_models_that_read_neighbours_or_windows_are_scored_sequence_by_sequence(kind: str) -> None:
-    """LFM2 has convolutions and this Mistral a window of 8 tokens: a mask of ours alone would show them other answers, or too much."""
+WINDOWED: dict[str, dict[str, Any]] = {
+    "Lfm2": {"layer_types": ["conv", "full_attention"]},
+    "Mistral": {"sliding_window": 8},
+    "Qwen3": {"head_dim": 8, "use_sliding_window": True, "sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]},
+    "SmolLM3": {},
+    "Olmo3": {"sliding_window": 12, "layer_types": ["sliding_attention", "full_attention"]},
+}
+
+
+def windowed(kind: str) -> Any:
+    """Returns a model with random weights of a class in WINDOWED."""
     import transformers
 
-    own: dict[str, Any] = {"layer_types": ["conv", "full_attention"]} if kind == "Lfm2" else {}
-    own |= {"sliding_window": 8} if kind == "Mistral" else {"head_dim": 8} if kind == "Qwen3" else {}
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=310, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=96, initializer_range=0.3, bos_token_id=1, eos_token_id=2, pad_token_id=0, **own,
+        max_position_embeddings=96, initializer_range=0.3, bos_token_id=1, eos_token_id=2, pad_token_id=0, **WINDOWED[kind],
     )  # fmt: skip
     torch.manual_seed(0)
-    other = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_windows_are_masked_and_models_that_read_neighbours_are_scored_sequence_by_sequence(
+    kind: str, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LFM2 has convolutions: a mask of ours alone would show them other answers. A window counts positions of a sequence, not places in a row."""
+    other = windowed(kind)
     given = sharing(np.random.default_rng(3))
-    for (found, _), (ids, first) in zip(token_logprobs(other, given, 16), given, strict=True):
+    tokens, real = [], other.base_model.forward
+
+    def counted(*args: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        tokens.append(input_ids.numel())
+        return real(*args, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(other.base_model, "forward", counted)
+    scored = token_logprobs(other, given, batch_size)
+    monkeypatch.undo()
+    for (found, _), (ids, first) in zip(scored, given, strict=True):
         np.testing.assert_allclose(found, whole(other, ids, first), atol=1e-4)
+    plain = sum(len(ids) - 1 for ids, _ in given)
+    assert sum(tokens) >= plain if kind == "Lfm2" else sum(tokens) < plain / 2

@@ -25,6 +25,7 @@ from tests.stages.tiny_model import TEXTS
 LLAMA: dict[str, Any] = {}
 LFM2: dict[str, Any] = {"qk_norm": True, "conv_layers": (0, 2), "tie_word_embeddings": True}
 SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"name": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "llama_tied": {"tie_word_embeddings": True},
@@ -140,6 +141,8 @@ def test_what_llama_cpp_computes_otherwise_is_refused(tmp_path: Path) -> None:
     for name, change, told in (
         ("qwen3", {"qk_norm": True}, "Qwen3ForCausalLM is not written as GGUF"),
         ("lfm2", LFM2 | {"rope_scaling": SCALING}, "Lfm2ForCausalLM with scaled RoPE is not written as GGUF"),
+        ("yarn", {"rope_scaling": YARN}, "LlamaForCausalLM with YaRN is not written as GGUF"),
+        ("mistral", {"sliding_layers": (0, 1, 2), "sliding_window": 8}, "MistralForCausalLM is not written as GGUF"),
     ):
         folder = exported(tmp_path / name, change)
         with pytest.raises(RecipeError, match=told):

@@ -30,8 +30,12 @@ SHAPE = ModelConfig(
 )
 
 SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
+SCALE = {"factor": 8.0, "original_max_position_embeddings": 8}
 LLAMA3 = {"rope_type": "llama3", **SCALING}
-OTHER_ROPE = ("linear", "dynamic", "yarn", "longrope")
+YARN = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8}
+OTHER_ROPE = ("linear", "dynamic", "longrope")
+KINDS = ["sliding_attention", "full_attention"]
+PLAIN = {"rope_type": "default", "rope_theta": 500.0}
 
 
 CONVOLVED = {"qk_norm": True, "conv_layers": [1], "tie_word_embeddings": True}
@@ -70,6 +74,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
         CONVOLVED,
         {"rope_free_layers": [1], "tie_word_embeddings": True},
         {"norm_placement": "after", "qk_norm": True, "head_dim": 6},
+        {"norm_placement": "after", "qk_norm": True, "sliding_layers": [0], "sliding_window": 5, "rope_scaling": {"name": "yarn", **SCALE}},
+        {"sliding_layers": [0, 1], "sliding_window": 5},
+        {"qk_norm": True, "sliding_layers": [1], "sliding_window": 5},
+        {"rope_scaling": {"name": "yarn", **SCALE, "attention_factor": 0.5, "beta_fast": 4, "beta_slow": 0.3}},
     ],
     ids=str,
 )
@@ -112,32 +120,50 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": None}, "config.json has no rms_norm_eps."),
     ({"architectures": ["Olmo3ForCausalLM"]}, "config.json has no layer_types."),
     *(
-        (
-            {"architectures": ["Olmo3ForCausalLM"], "sliding_window": 32, "layer_types": ["sliding_attention", "full_attention"], **more},
-            what,
-        )
+        ({"architectures": ["Olmo3ForCausalLM"], "sliding_window": 32, "layer_types": KINDS, **more}, what)
         for more, what in (
-            (
-                {"sliding_window": 31},
-                "Its sliding_window is 31 and its context 32 tokens; Loam's decoder has no sliding window shorter than",
-            ),
+            ({"sliding_window": 0}, "Its sliding_window is 0; it must be a whole number from 1 to"),
+            ({"sliding_window": "32"}, "Its sliding_window is 32; it must be a whole number from 1 to"),
+            ({"layer_types": ["sliding_attention"]}, "Its 1 layer_types must be those of its 2 layers."),
             (
                 {"layer_types": ["full_attention", "chunked_attention"]},
                 'Its layer_types are ["full_attention", "chunked_attention"]; a layer of',
             ),
-            (
-                {"rope_parameters": {"full_attention": LLAMA3}},
-                "The RoPE of its full_attention and its sliding_attention differs; all layers",
+            *(
+                (
+                    {"rope_parameters": {"full_attention": PLAIN, "sliding_attention": PLAIN | one}},
+                    "The RoPE of its sliding_attention is scaled or",
+                )
+                for one in (LLAMA3, YARN, {"rope_theta": 501.0})
             ),
-            ({"rope_parameters": None, "rope_scaling": LLAMA3}, "The RoPE of its full_attention and its sliding_attention differs; all"),
             ({"rope_parameters": None}, "config.json has no rope_theta."),
-            ({"rope_parameters": {"rope_theta": 500.0}}, "config.json has no rope_theta."),
+            ({"rope_parameters": {"full_attention": PLAIN}, "rope_theta": 400.0}, "Its rope_theta is 400.0, and 500.0 in rope_parameters"),
+            ({"rope_parameters": {}}, "config.json has no rope_theta."),
+            (
+                {"rope_parameters": None, "rope_theta": 10_000.0},
+                "Its rope_theta is 10000.0, and versions of transformers read it differently for sliding_attention; write rope_parameters",
+            ),
+            ({"rope_parameters": PLAIN}, "Its rope_parameters has rope_theta; it must have full_attention and sliding_attention."),
+            (
+                {"rope_parameters": None, "rope_theta": 500_000.0, "rope_scaling": YARN, "layer_types": KINDS[:1] * 2},
+                "model.rope_scaling goes with model.sliding_layers only in a model with model.norm_placement after and a block without a window",
+            ),
         )
     ),
     ({"architectures": ["MistralForCausalLM"]}, "config.json has no sliding_window."),
+    ({"architectures": ["MistralForCausalLM"], "sliding_window": 2.5}, "Its sliding_window is 2.5; it must be a whole number from 1 to"),
     (
-        {"architectures": ["MistralForCausalLM"], "sliding_window": 16},
-        "Its sliding_window is 16 and its context 32 tokens; Loam's decoder has no sliding window shorter than the context.",
+        {"architectures": ["MistralForCausalLM"], "sliding_window": 16, "rope_parameters": YARN | {"rope_theta": 500.0}},
+        "model.rope_scaling goes with model.sliding_layers only in a model with model.norm_placement after",
+    ),
+    *(
+        ({"architectures": ["Qwen3ForCausalLM"], "sliding_window": 16, **more}, what)
+        for more, what in (
+            ({"use_sliding_window": True}, "Its layer_types are null; a layer of Loam's decoder has full_attention or sliding_attention."),
+            ({"use_sliding_window": "yes"}, 'Its use_sliding_window is "yes"; Loam\'s decoder has false.'),
+            ({"layer_types": KINDS}, "Its use_sliding_window is not true, but its layer_types have sliding_attention; make them agree."),
+            ({"layer_types": KINDS, "use_sliding_window": True, "sliding_window": None}, "config.json has no sliding_window."),
+        )
     ),
     ({"architectures": ["SmolLM3ForCausalLM"]}, "config.json has no no_rope_layers."),
     (
@@ -152,11 +178,14 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"attention_bias": True}, "Its attention_bias is true; Loam's decoder has false."),
     ({"hidden_act": "gelu"}, 'Its hidden_act is "gelu"; Loam\'s decoder has "silu".'),
     *(
-        ({"rope_parameters": {"rope_type": kind, "factor": 2.0}}, f"Its rope_type is {kind}; Loam's decoder has default or llama3.")
+        ({"rope_parameters": {"rope_type": kind, "factor": 2.0}}, f"Its rope_type is {kind}; Loam's decoder has default or llama3 or yarn.")
         for kind in OTHER_ROPE
     ),
     *(
-        ({"rope_parameters": None, "rope_scaling": {"type": kind}}, f"Its rope_type is {kind}; Loam's decoder has default or llama3.")
+        (
+            {"rope_parameters": None, "rope_scaling": {"type": kind}},
+            f"Its rope_type is {kind}; Loam's decoder has default or llama3 or yarn.",
+        )
         for kind in OTHER_ROPE
     ),
     ({"rope_parameters": {"rope_type": ["llama3"]}}, "Its rope_type is ['llama3']"),
@@ -167,6 +196,13 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"rope_parameters": LLAMA3 | {"factor": "8"}}, "The factor in its rope_parameters is 8; the rope_type llama3 needs a number."),
     ({"rope_parameters": LLAMA3 | {"factor": 0.5}}, "Its rope_scaling.factor is 0.5. Input should be greater than or equal to 1."),
     ({"rope_parameters": LLAMA3 | {"high_freq_factor": 1}}, "Its rope_scaling is {"),
+    ({"rope_parameters": YARN | {"factor": None}}, "The factor in its rope_parameters is None; the rope_type yarn needs a number."),
+    ({"rope_parameters": YARN | {"beta_fast": "32"}}, "The beta_fast in its rope_parameters is 32; the rope_type yarn needs a number."),
+    ({"rope_parameters": YARN | {"beta_fast": 0}}, "Its rope_scaling.beta_fast is 0. Input should be greater than 0."),
+    *(
+        ({"rope_parameters": YARN | {name: value}}, f"Its rope_parameters has {name}, which the rope_type yarn does not have.")
+        for name, value in (("truncate", False), ("mscale", 1.0))
+    ),
     ({"rope_parameters": LLAMA3 | {"beta_fast": 32}}, "Its rope_parameters has beta_fast, which the rope_type llama3 does not have."),
     ({"rope_parameters": LLAMA3 | {"rope_type": "default"}}, "Its rope_parameters has factor, which the rope_type default does not have."),
     ({"rope_parameters": {"full_attention": LLAMA3}}, "Its rope_parameters has full_attention, which the rope_type default does not have."),
@@ -263,11 +299,72 @@ def test_a_model_of_transformers_has_the_same_logits_beyond_the_original_context
     (tmp_path / "saved" / "config.json").write_text(json.dumps(given))
     take(tmp_path / "saved", tmp_path)
     shape = read_model_config(tmp_path / "model.json")
-    assert shape.rope_scaling and shape.rope_scaling.model_dump() == SCALING and (shape.head_dim, shape.rope_theta) == (12, 300.0)
+    assert (
+        shape.rope_scaling
+        and shape.rope_scaling.model_dump() == {"name": "llama3", **SCALING}
+        and (shape.head_dim, shape.rope_theta) == (12, 300.0)
+    )
     ours = build(shape, checkpoint.consolidate(tmp_path / "checkpoint"))
     difference, largest = largest_difference(ours, theirs, torch.randint(50, (2, 200)), 200)
     assert difference < 2e-5 * largest
     assert read_shape(saved_config(tmp_path / "ours", shape)) == shape
+
+
+OLMO3 = {
+    "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "vocab_size": 50, "hidden_size": 16, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "num_hidden_layers": 4, "intermediate_size": 24, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
+    "sliding_window": 5, "layer_types": ["sliding_attention"] * 3 + ["full_attention"], "tie_word_embeddings": False, "attention_bias": False,
+}  # fmt: skip
+"""Olmo-3-7B, made small."""
+PUBLISHED_YARN = {
+    "rope_type": "yarn", "factor": 8.0, "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0,
+    "original_max_position_embeddings": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["4", "5"])
+@torch.no_grad()
+def test_an_olmo_3_of_transformers_has_the_same_logits_beyond_window_and_original_context(tmp_path: Path, form: str) -> None:
+    """Its weights by transformers, its config.json as it is published (the form of version 4) and as version 5 writes it again."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    published = OLMO3 | {"rope_theta": 500_000, "rope_scaling": PUBLISHED_YARN}
+    (tmp_path / "config.json").write_text(json.dumps(published))
+    torch.manual_seed(4)
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    theirs.save_pretrained(tmp_path / "saved")
+    written = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert written["rope_parameters"]["sliding_attention"]["rope_type"] == "default", "YaRN is in layers with full attention only"
+    if form == "4":
+        (tmp_path / "saved" / "config.json").write_text(json.dumps(published))
+    take(tmp_path / "saved", tmp_path)
+    shape = read_model_config(tmp_path / "model.json")
+    assert (shape.sliding_layers, shape.sliding_window, shape.rope_theta) == ((0, 1, 2), 5, 500_000.0)
+    ours = build(shape, checkpoint.consolidate(tmp_path / "checkpoint"))
+    difference, largest = largest_difference(ours, theirs, torch.randint(50, (2, 64)), 64)
+    assert difference < 1e-5 * largest
+    assert read_shape(model(tmp_path / "ours", shape) / "config.json") == shape
+
+
+def test_an_olmo_3_without_sliding_layers_is_an_olmo_2(tmp_path: Path) -> None:
+    given = OLMO3 | {"rope_theta": 500.0, "layer_types": ["full_attention"] * 4}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    shape = read_shape(tmp_path / "config.json")
+    assert (shape.architecture, shape.sliding_window) == ("Olmo2ForCausalLM", None)
+
+
+def test_a_mistral_has_its_window_in_all_layers_or_none(tmp_path: Path) -> None:
+    """No window of a Llama, or of a Qwen3 whose use_sliding_window is false, is read by transformers."""
+    for kind, window, expected in (("Mistral", 16, (0, 1)), ("Mistral", None, ()), ("Llama", 16, ()), ("Qwen3", 16, ())):
+        given = hugging_face_config(SHAPE, SPECIAL, "float32").to_dict() | {
+            "architectures": [f"{kind}ForCausalLM"],
+            "sliding_window": window,
+        }
+        (tmp_path / "config.json").write_text(json.dumps(given))
+        shape = read_shape(tmp_path / "config.json")
+        assert (shape.sliding_layers, shape.sliding_window) == (expected, window if expected else None)
 
 
 def saved_config(folder: Path, shape: ModelConfig) -> Path:

@@ -66,7 +66,7 @@ def test_a_published_config_is_read_and_counted(tmp_path: Path, name: str) -> No
         assert sum(p.numel() for p in Llama(shape).parameters()) == parameters
     assert (shape.head_dim, shape.qk_norm, shape.rope_theta) == (head_dim, "Qwen3" in name, given["rope_theta"])
     assert (shape.rope_scaling and shape.rope_scaling.model_dump()) == (
-        None if "Qwen3" in name else scaling(given["rope_scaling"]["factor"])
+        None if "Qwen3" in name else {"name": "llama3", **scaling(given["rope_scaling"]["factor"])}
     )
 
 

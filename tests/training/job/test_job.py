@@ -26,7 +26,7 @@ from stages.training.job.training_settings import BatchRampStep, ScoringSettings
 from stages.training.loop import forward_only
 from stages.training.losses.loss_dpo import DpoLoss
 from stages.training.losses.loss_next_token import NextTokenLoss
-from stages.training.model.config import ModelConfig, RopeScaling
+from stages.training.model.config import Llama3Scaling, ModelConfig
 from stages.training.run import training as stage_training
 from tests.training import made, plain
 
@@ -41,7 +41,7 @@ OTHER: dict[str, Any] = {
     "settings.optimizer.eps": 1e-2, "settings.max_grad_norm": 0.01, "settings.decay_embeddings": True,
     "model.vocab_size": 67, "model.num_hidden_layers": 1, "model.hidden_size": 24, "model.num_attention_heads": 2,
     "model.num_key_value_heads": 1, "model.intermediate_size": 40,
-    "model.head_dim": 8, "model.rope_scaling": RopeScaling(factor=8, original_max_position_embeddings=4),
+    "model.head_dim": 8, "model.rope_scaling": Llama3Scaling(factor=8, original_max_position_embeddings=4),
     "model.rope_theta": 100.0, "model.rms_norm_eps": 1e-3, "model.tie_word_embeddings": True, "model.qk_norm": False, "model.conv_layers": (0,),
     "model.norm_placement": "after",
     "machine.micro_batch_size": 2, "machine.offload_optimizer": True, "machine.device": "cuda", "machine.ranks": 2,
@@ -60,6 +60,7 @@ ELSEWHERE = {
     "settings.budget.steps": "the job has steps of its own", "settings.budget.tokens": "as steps", "settings.budget.epochs": "as steps",
     "settings.seed": "the job has a seed of its own", "model.depth": "derived before a job is made, test_depth",
     "settings.budget.partial": "the stage refuses, test_early_end", "model.rope_free_layers": "not with the qk_norm of the job; test_import_families",
+    **dict.fromkeys(("model.sliding_layers", "model.sliding_window"), "only together; test_import_families"),
     "continuation": "test_continuation", "earlier": "test_continuation", "machine.keep_snapshots": "test_trainer and test_snapshots",
     "machine.stall_limit_s": "test_launch_faults", "machine.stop_grace_s": "test_launch_faults",
     **dict.fromkeys(("machine.nodes", "machine.elsewhere", "machine.rendezvous_limit_s"), "test_host_agents"),

@@ -165,7 +165,7 @@ def test_a_spike_of_loss_or_norm_is_no_update(loss: float, norm: float, why: str
     guard = Guard(action=action, max_z=6, window=16)
     said: list[str] = []
     refused: list[bool] = []
-    work = StepWork(units=4.0, tokens=32.0, attended=90.0, bytes=50.0)
+    work = StepWork(units=4.0, tokens=32.0, attended=90.0, attended_in_window=90.0, bytes=50.0)
     engine = SimpleNamespace(update=lambda sums, refuses: refused.append(refuses(norm, sums)) or (norm, sums))
     past = history(guard, [{"loss": 2.0 + at % 3 / 10, "grad_norm": 1.0 + at % 3 / 10, "skipped": 0.0} for at in range(16)])
     run: Any = SimpleNamespace(

@@ -94,23 +94,31 @@ def test_a_loss_that_is_not_finite_has_no_bits_per_byte(job: RankJob) -> None:
 def test_the_work_of_a_batch_counts_what_a_token_attends_to(job: RankJob) -> None:
     reader = SequenceReader(job.train)
     engine: Any = SimpleNamespace(reduce_on_host=lambda values: [3 * v for v in values])
-    work = step_figures.work_of(engine, NextTokenLoss(), TABLE, [reader.batch([0, -1]), reader.batch([7, 3])])
+    work = step_figures.work_of(engine, NextTokenLoss(), TABLE, [reader.batch([0, -1]), reader.batch([7, 3])], 4)
     found = [one for sequence in (0, 7, 3) for one in segments(1, SEQUENCES, sequence)]
     lengths = [len(ids) for ids, _ in found]
-    pairs = sum(1 for length in lengths for query in range(length) for key in range(length) if key <= query)
+    pairs, near = (
+        sum(1 for length in lengths for query in range(length) for key in range(length) if query - window < key <= query)
+        for window in (99, 4)
+    )
+    assert near < pairs
     targets = sum(int(mask[1:].sum()) for _, mask in found)
-    assert work == StepWork(3 * targets, 3 * sum(lengths), 3 * pairs, 3 * target_bytes(found))
+    assert work == StepWork(3 * targets, 3 * sum(lengths), 3 * pairs, 3 * near, 3 * target_bytes(found))
 
 
 def test_mfu_is_the_share_of_the_peak_of_all_ranks(job: RankJob) -> None:
     """100 tokens in 2 s; 16 keys of each in a whole context of 16, 350 pairs by segment."""
-    work = StepWork(units=90, tokens=100, attended=350, bytes=1)
+    work = StepWork(units=90, tokens=100, attended=350, attended_in_window=210, bytes=1)
     block = 16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 24  # query, key and value, out, feed-forward
     matmuls, attention = 6 * (2 * block + 61 * 16), 12 * 2 * 16  # per token; per layer, channel and pair
     found = step_figures.speed(job.model, 16, 5e6, work, 2.0)
     assert found["tokens_per_s"] == 50
     assert found["mfu"] == pytest.approx((matmuls * 100 + attention * 100 * 16) / 2 / 5e6)
     assert found["mfu_by_segment"] == pytest.approx((matmuls * 100 + attention * 350) / 2 / 5e6)
+    one = job.model.model_copy(update={"sliding_layers": (1,), "sliding_window": 3})
+    found = step_figures.speed(one, 16, 5e6, work, 2.0)
+    assert found["mfu"] == pytest.approx((matmuls * 100 + attention / 2 * 100 * (16 + 3)) / 2 / 5e6)
+    assert found["mfu_by_segment"] == pytest.approx((matmuls * 100 + attention / 2 * (350 + 210)) / 2 / 5e6)
     assert step_figures.speed(job.model, 16, None, work, 2.0) == {"tokens_per_s": 50, "mfu": None, "mfu_by_segment": None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stages.training.model import flops
-from stages.training.model.config import ModelConfig, RopeScaling, read_model_config, write_model_config
+from stages.training.model.config import Llama3Scaling, ModelConfig, YarnScaling, read_model_config, write_model_config
 
 SMALL = {
     "vocab_size": 64,
@@ -22,6 +23,8 @@ SMALL = {
 }
 
 SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
+YARN = SCALING | {"name": "yarn"}
+SLIDING = {"sliding_layers": [0], "sliding_window": 4, "qk_norm": True}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +44,16 @@ SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
         ({"head_dim": 5}, "A head has 5 channels, which RoPE cannot rotate in pairs; make model.head_dim even"),
         ({"head_dim": 0}, "head_dim\n  Input should be greater than or equal to 1"),
         ({"hidden_size": 0}, "^1 validation error for ModelConfig\nhidden_size\n"),
-        ({"rope_scaling": {"factor": 8}}, "rope_scaling.original_max_position_embeddings\n  Field required"),
-        ({"rope_scaling": SCALING | {"factor": 0.5}}, "rope_scaling.factor\n  Input should be greater than or equal to 1"),
+        ({"rope_scaling": {"factor": 8}}, "rope_scaling.llama3.original_max_position_embeddings\n  Field required"),
+        ({"rope_scaling": SCALING | {"factor": 0.5}}, "rope_scaling.llama3.factor\n  Input should be greater than or equal to 1"),
+        ({"rope_scaling": SCALING | {"name": "linear"}}, "rope_scaling\n  the name must be llama3 or yarn"),
+        ({"rope_scaling": YARN | {"factor": 0.5}}, "rope_scaling.yarn.factor\n  Input should be greater than or equal to 1"),
+        ({"rope_scaling": YARN | {"low_freq_factor": 1}}, "rope_scaling.yarn.low_freq_factor\n  Extra inputs are not permitted"),
+        ({"rope_scaling": YARN | {"beta_slow": 32}}, "beta_slow 32 is not below beta_fast 32; change one of them."),
+        (
+            {"rope_scaling": YARN, "rope_theta": 1},
+            "model.rope_theta 1 gives all channels one frequency, between which YaRN cannot interpolate",
+        ),
         ({"rope_scaling": SCALING | {"low_freq_factor": 4}}, "low_freq_factor 4 is not below high_freq_factor 4; change one of them."),
         *(
             (
@@ -59,6 +70,26 @@ SCALING = {"factor": 8, "original_max_position_embeddings": 8192}
             ({"norm_placement": "after", **more}, "model.norm_placement after needs model.qk_norm and no model.conv_layers")
             for more in ({}, {"conv_layers": [0], "qk_norm": True})
         ),
+        *(
+            (SLIDING | more, what)
+            for more, what in (
+                ({"sliding_layers": [2]}, r"model.sliding_layers \[2\] must name different blocks in ascending order, from 0 to 1."),
+                ({"sliding_layers": []}, "model.sliding_layers and model.sliding_window go together; give both of them or none."),
+                ({"sliding_window": None}, "model.sliding_layers and model.sliding_window go together; give both of them or none."),
+                ({"sliding_window": 0}, "sliding_window\n  Input should be greater than or equal to 1"),
+                ({"conv_layers": [1]}, "model.sliding_layers does not go with model.conv_layers; remove one of them."),
+                (
+                    {"qk_norm": False, "rope_free_layers": [1]},
+                    "model.sliding_layers does not go with model.rope_free_layers; remove one of them.",
+                ),
+                ({"qk_norm": False}, "model.sliding_layers must name every block of a model without model.qk_norm"),
+                *(
+                    ({"rope_scaling": scaling, **place}, "model.rope_scaling goes with model.sliding_layers only in a model with")
+                    for scaling in (SCALING, YARN)
+                    for place in ({}, {"sliding_layers": [0, 1], "norm_placement": "after"})
+                ),
+            )
+        ),
         ({"num_hidden_layers": 0}, "num_hidden_layers\n  Input should be greater than or equal to 1"),
     ],
 )
@@ -69,7 +100,8 @@ def test_impossible_shapes_are_refused(change: dict, message: str) -> None:
 
 def test_model_json_round_trip(tmp_path: Path) -> None:
     scaled, convolved = ModelConfig(**SMALL, head_dim=8, rope_scaling=SCALING), ModelConfig(**SMALL, qk_norm=True, conv_layers=[1])
-    for config in (ModelConfig(**SMALL, qk_norm=True), scaled, convolved):
+    yarn = ModelConfig(**SMALL, **SLIDING, norm_placement="after", rope_scaling=YARN)
+    for config in (ModelConfig(**SMALL, qk_norm=True), scaled, convolved, yarn):
         write_model_config(config, tmp_path / "model.json")
         assert read_model_config(tmp_path / "model.json") == config
 
@@ -82,26 +114,46 @@ def test_a_shape_has_one_form_however_it_names_the_width_of_a_head() -> None:
     assert uneven.head_dim == 8 and uneven == ModelConfig(**uneven.to_json())
 
 
-def test_scaling_has_the_defaults_of_llama_3_1() -> None:
-    assert RopeScaling(**SCALING).model_dump() == {
-        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+def test_a_scaling_is_that_of_llama_3_1_if_it_has_no_name() -> None:
+    """Recipes and model.json files of earlier versions have none."""
+    scaling = ModelConfig(**SMALL, rope_scaling=SCALING).rope_scaling
+    assert isinstance(scaling, Llama3Scaling) and scaling.model_dump() == {
+        "name": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
     }  # fmt: skip
+    assert ModelConfig(**SMALL, rope_scaling=None) == ModelConfig(**SMALL)
+
+
+def test_yarn_has_one_form_however_it_names_the_attention_factor() -> None:
+    forms = [YarnScaling(**SCALING, **more) for more in ({}, {"attention_factor": None}, {"attention_factor": 0.1 * math.log(8) + 1})]
+    assert forms[0] == forms[1] == forms[2] and (forms[0].beta_slow, forms[0].beta_fast) == (1, 32)
+
+
+def test_classes_of_transformers_by_parts() -> None:
+    everywhere = {"sliding_layers": [0, 1], "sliding_window": 4}
+    for change, expected in (
+        ({}, "Llama"), (everywhere, "Mistral"), ({"qk_norm": True}, "Qwen3"), (SLIDING, "Qwen3"), (SLIDING | everywhere, "Qwen3"),
+        ({"qk_norm": True, "norm_placement": "after"}, "Olmo2"), (SLIDING | {"norm_placement": "after"}, "Olmo3"),
+    ):  # fmt: skip
+        assert ModelConfig(**SMALL, **change).architecture == f"{expected}ForCausalLM"
 
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
 @pytest.mark.parametrize("head_dim", [4, 2, 10])
-@pytest.mark.parametrize("other", [{}, {"conv_layers": [0]}, {"norm_placement": "after"}], ids=str)
+@pytest.mark.parametrize(
+    "other", [{}, {"conv_layers": [0]}, {"norm_placement": "after"}, {"sliding_layers": [1], "sliding_window": 9}], ids=str
+)
 def test_counts_equal_the_built_model(tied: bool, qk_norm: bool, head_dim: int, other: dict) -> None:
     from stages.training.model.llama import Llama
 
     config = ModelConfig(**SMALL, tie_word_embeddings=tied, qk_norm=qk_norm, head_dim=head_dim, **(other if qk_norm else {}))
-    layers = config.conv_layers
+    keys = sum(min(32, config.window_of(layer) or 32) for layer in range(2) if layer not in config.conv_layers)
     model = Llama(config)
     assert flops.parameter_count(config) == sum(p.numel() for p in model.parameters())
     matmuls = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and not (n.startswith("embedding.") and not tied))
     assert flops.matmul_parameters(config) == matmuls
-    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * (2 - len(layers)) * (4 * head_dim) * 32
+    assert flops.flops_per_token(config, 32) == 6 * matmuls + 12 * (4 * head_dim) * keys
+    assert flops.flops_per_token(config, 5) == 6 * matmuls + 12 * (4 * head_dim) * config.attention_layers * 5, "no longer than a window"
     assert flops.checkpoint_bytes(config, flops.StateTensors(2, 2)) == 12 * flops.parameter_count(config)
     hidden = sum(p.numel() for n, p in model.named_parameters() if p.ndim == 2 and n.startswith("blocks."))
     others = flops.parameter_count(config) - hidden

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from stages.training.checkpoints.convert import hugging_face_model, hugging_face_name, largest_difference
-from stages.training.model.config import ModelConfig, Recompute, RopeScaling
+from stages.training.model.config import Llama3Scaling, ModelConfig, Recompute, YarnScaling
 from stages.training.model.llama import CausalFilter, Llama, build, initial_value, whole_sequences
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 0}
 SCALING = {"factor": 8, "original_max_position_embeddings": 16}
+AFTER = {"norm_placement": "after", "qk_norm": True}
+OLMO_3 = AFTER | {"num_hidden_layers": 4, "sliding_layers": [0, 1, 2], "sliding_window": 7, "rope_scaling": SCALING | {"name": "yarn"}}
+"""Three of four blocks with a window, and YaRN in the fourth, of which 64 tokens are four original contexts."""
 LEGEND = {
     "vocab_size": 97,
     "num_hidden_layers": 3,
@@ -49,6 +52,15 @@ def random_model(**change: object) -> tuple[ModelConfig, Llama]:
         {"rope_scaling": SCALING},
         {"rope_scaling": SCALING | {"factor": 32, "low_freq_factor": 0.5, "high_freq_factor": 2.5}, "head_dim": 32},
         {"rope_scaling": SCALING, "qk_norm": True, "head_dim": 32},
+        OLMO_3,
+        OLMO_3 | {"head_dim": 20, "num_key_value_heads": 1, "rope_theta": 777.0, "tie_word_embeddings": True},
+        OLMO_3 | {"rope_scaling": SCALING | {"name": "yarn", "attention_factor": 0.8, "beta_fast": 3, "beta_slow": 0.2}},
+        OLMO_3 | {"rope_scaling": SCALING, "sliding_layers": [1]},
+        AFTER | {"sliding_layers": [0, 1, 2], "sliding_window": 1},
+        {"rope_scaling": SCALING | {"name": "yarn"}},
+        {"rope_scaling": SCALING | {"name": "yarn"}, "qk_norm": True, "head_dim": 32},
+        {"sliding_layers": [0, 1, 2], "sliding_window": 20},
+        {"sliding_layers": [2], "sliding_window": 63, "qk_norm": True},
     ],
     ids=str,
 )
@@ -60,19 +72,38 @@ def test_logits_equal_transformers(change: dict) -> None:
     expected = "Lfm2ForCausalLM" if config.conv_layers else "Qwen3ForCausalLM" if config.qk_norm else "LlamaForCausalLM"
     expected = "SmolLM3ForCausalLM" if config.rope_free_layers else expected
     expected = "Olmo2ForCausalLM" if config.norm_placement == "after" else expected
+    expected = (
+        {"Olmo2ForCausalLM": "Olmo3ForCausalLM", "LlamaForCausalLM": "MistralForCausalLM"}.get(expected, expected)
+        if config.sliding_layers
+        else expected
+    )
     assert type(theirs).__name__ == expected
     for context in (64, 1000):
         difference, largest = largest_difference(ours, theirs, tokens, context)
-        assert difference < 2e-5 * largest
+        assert difference < 1e-5 * largest
 
 
-def test_logits_of_another_scaling_differ() -> None:
-    """The comparison above would find a scaling that is left out, or one with another factor."""
-    config, ours = random_model(rope_scaling=SCALING)
+@pytest.mark.parametrize(
+    ("change", "others"),
+    [
+        ({"rope_scaling": SCALING}, ({"rope_scaling": None}, {"rope_scaling": Llama3Scaling(**SCALING | {"factor": 16})})),
+        (
+            OLMO_3,
+            (
+                {"sliding_window": 6}, {"sliding_window": 8}, {"sliding_layers": (1, 2, 3)}, {"rope_scaling": None},
+                {"rope_scaling": YarnScaling(**SCALING, attention_factor=1)},
+            ),
+        ),
+    ],
+    ids=["Llama 3.1", "OLMo 3"],
+)  # fmt: skip
+def test_logits_of_another_scaling_or_window_differ(change: dict, others: tuple[dict, ...]) -> None:
+    """The comparison above would find what is left out, or has another number."""
+    config, ours = random_model(**change)
     weights = {name: p.detach() for name, p in ours.named_parameters()}
     tokens = torch.randint(97, (3, 64), generator=torch.Generator().manual_seed(1))
-    for scaling in (None, RopeScaling(**SCALING | {"factor": 16})):
-        theirs = hugging_face_model(config.model_copy(update={"rope_scaling": scaling}), weights, SPECIAL, "float32")
+    for other in others:
+        theirs = hugging_face_model(config.model_copy(update=other), weights, SPECIAL, "float32")
         difference, largest = largest_difference(ours, theirs, tokens, 64)
         assert difference > 1e-2 * largest
 
@@ -91,10 +122,9 @@ def test_names_in_transformers() -> None:
 
 
 CONVOLVED = {"conv_layers": [0, 2], "qk_norm": True}
-AFTER = {"norm_placement": "after", "qk_norm": True}
 
 
-@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER], ids=str)
+@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER, OLMO_3], ids=str)
 @torch.no_grad()
 def test_a_packed_segment_sees_only_itself(change: dict) -> None:
     _, model = random_model(**change)
@@ -122,7 +152,7 @@ def test_the_filter_of_a_short_convolution_is_that_of_conv1d() -> None:
         assert torch.allclose(made(x[:, :length], torch.arange(length).expand(2, length)), expected[:, :length], atol=1e-6)
 
 
-@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER], ids=str)
+@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER, OLMO_3], ids=str)
 @torch.no_grad()
 def test_another_document_changes_no_bit_of_its_neighbours(change: dict) -> None:
     """In bf16 too, where a leak of a small weight would hide in the rounding."""
@@ -147,7 +177,7 @@ def test_a_loss_gets_what_the_logits_are_made_of() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["feed_forward", "block"])
-@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER], ids=str)
+@pytest.mark.parametrize("change", [{}, CONVOLVED, AFTER, OLMO_3], ids=str)
 def test_recomputation_changes_no_gradient_and_keeps_less(recompute: Recompute, change: dict) -> None:
     config, model = random_model(**change)
     again = Llama(config, recompute)

@@ -33,8 +33,8 @@ def test_every_way_is_compared_with_the_cpu_in_fp32(tmp_path: Path, monkeypatch:
     said: list[GpuCheck] = []
     checks = check_gpu(tmp_path, "cpu", said.append)
     assert checks == said and all(check.passed and check.note == "equal to the last bit" for check in checks)
-    assert [check.name for check in checks][: len(gpu_check.WAYS)] == list(gpu_check.WAYS) and len(checks) == len(gpu_check.WAYS) + 2
-    first, *ways, muon_reference, muon, stopped, resumed = asked
+    assert [check.name for check in checks][: len(gpu_check.WAYS)] == list(gpu_check.WAYS) and len(checks) == len(gpu_check.WAYS) + 3
+    first, *ways, muon_reference, muon, windows_reference, windows, stopped, resumed = asked
     assert (first.machine.device, first.training.precision, first.machine.zero_stage) == ("cpu", "fp32", 3)
     assert [(job.machine.zero_stage, job.training.precision, bool(job.machine.kernels), job.machine.recompute, job.machine.offload_optimizer)
             for job in ways] == [
@@ -42,6 +42,9 @@ def test_every_way_is_compared_with_the_cpu_in_fp32(tmp_path: Path, monkeypatch:
         (3, "bf16", True, "feed_forward", False), (3, "bf16", False, "block", False), (3, "bf16", False, "none", True),
     ]  # fmt: skip
     assert (muon_reference.training.optimizer.name, muon.training.optimizer.name, muon.training.precision) == ("muon", "muon", "bf16")
+    assert windows_reference.model == windows.model == gpu_check.WINDOWED and windows.model.window_of(3) == 2 and windows.machine.kernels
+    assert (windows_reference.training.precision, windows.training.precision) == ("fp32", "bf16")
+    assert {job.model for job in asked if job not in (windows_reference, windows)} == {gpu_check.SMALL}
     assert (stopped.stop_after, resumed.stop_after, stopped.scratch) == (gpu_check.RESUMED_AT, 0, resumed.scratch)
     assert len({job.scratch for job in asked}) == len(asked) - 1, "only the resumed training goes on in a folder"
 

@@ -19,7 +19,7 @@ from stages.training.launch.started import compiler
 from stages.training.losses.loss_dpo import DpoLoss
 from stages.training.losses.loss_next_token import NextTokenLoss
 from stages.training.measures.metrics import read_metrics
-from stages.training.model.config import Lora, Recompute
+from stages.training.model.config import Lora, Recompute, YarnScaling
 from stages.training.model.llama import Llama, add_adapters
 from stages.training.run.training_run import metric_rows
 from stages.training.zero.engine import compile_blocks
@@ -27,6 +27,7 @@ from tests.training.made import MODEL, changed, small_job
 from tests.training.toys import train as toys
 
 pytestmark = pytest.mark.long
+YARN = YarnScaling(factor=8, original_max_position_embeddings=4)
 
 
 def batch(bounds: list[int], padded: int = 17) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,6 +38,7 @@ def batch(bounds: list[int], padded: int = 17) -> tuple[torch.Tensor, torch.Tens
 @pytest.mark.parametrize("recompute", ["none", "feed_forward", "block"])
 @pytest.mark.parametrize(("change", "kinds", "lora"), [
     ({}, 1, None), ({"qk_norm": True}, 1, None), ({"qk_norm": True, "conv_layers": (1,)}, 2, None),
+    ({"qk_norm": True, "norm_placement": "after", "sliding_layers": (0,), "sliding_window": 5, "rope_scaling": YARN}, 2, None),
     ({}, 1, Lora(rank=2, alpha=2.0, dropout=0.3)), ({"qk_norm": True, "conv_layers": (1,)}, 2, Lora(rank=2, alpha=2.0, dropout=0.3)),
 ], ids=str)  # fmt: skip
 def test_a_block_is_one_graph_and_is_compiled_once(
