@@ -309,6 +309,27 @@ def place_harness(folder: Path, entries: Entries) -> list[str]:
     return [str(path) for path in place_task_data(folder, (Entry("test.jsonl", "plain"),))]
 
 
+def core_record(number: int, word: str) -> dict[str, Any]:
+    return {
+        "query": f"Question: where in the wide valley is {word} number {number}?",
+        "choices": [f"by the {word}", "nowhere"],
+        "gold": number % 2,
+    }
+
+
+def core_config(files: list[str]) -> dict[str, Any]:
+    """Writes a bundle whose tasks have one of the files each."""
+    places = [Path(file).parts[-2:] for file in files]
+    tasks = [
+        {"label": f"task{number}", "dataset_uri": "/".join(place), "icl_task_type": "multiple_choice", "num_fewshot": [0]}
+        for number, place in enumerate(places)
+    ]
+    folder = Path(files[0]).parents[1]
+    (folder / "core.yaml").write_text(json.dumps({"icl_tasks": tasks}))
+    (folder / "baselines.csv").write_text("".join(["Eval Task,Random baseline\n", *(f"{task['label']},50\n" for task in tasks)]))
+    return {"core": {"files": [str(folder / "core.yaml"), str(folder / "baselines.csv"), *files]}, "max_bad_records": 9}
+
+
 NO_RULES = {rules: {"enabled": False} for rules in ("url", "gopher_repetition", "gopher_quality", "c4", "fineweb")}
 NAMES = ("arc.jsonl", "quiz.jsonl", "arc.v2.jsonl")
 CASES: dict[str, Case] = {
@@ -330,6 +351,10 @@ CASES: dict[str, Case] = {
     "benchmarks.lm_eval.harness": Case(
         benchmarks.STAGE, ("lm-eval",), ("98.0", "99.0"), place_harness, task_data_config, lambda entries: "the same files", single=True, examples=1,
         spare="the version of lm-eval is in the key, whatever of it a task reads",
+    ),
+    "benchmarks.core.files": Case(
+        benchmarks.STAGE, NAMES, ("plain", "broken", "more"), files_by(partial(lines_of, core_record, 3)), core_config,
+        lambda entries: [(e.content, e.name if e.content == "broken" else "") for e in entries], spare=UNREAD, examples=1,
     ),
     "conversations.files": Case(
         conversations.STAGE, NAMES, ("plain", "sourced", "broken"), files_by(partial(lines_of, chat, 20)),

@@ -11,7 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from stages.evaluation import export
 from stages.questions.receipts import receipt_faults
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import RecipeError, StageError
@@ -20,6 +23,7 @@ from stages.record.run.named_checkpoint import steps_of
 from stages.record.run.runner import Event
 from stages.record.tables.parquet import read_rows, schema, write_rows
 from stages.training import dpo, sft
+from stages.training.checkpoints.checkpoint import consolidate
 from stages.training.checkpoints.snapshot_folders import adapter_milestones, milestones, name_of
 from stages.training.loop.training_loop import TrainingError, finish
 from stages.training.measures.best_step import best_step
@@ -103,6 +107,11 @@ def test_the_best_step_is_published_and_the_last_one_stays(chain: Chain, every_s
     assert receipt_faults(chosen, intact=True) == []
     figures = {row["figure"]: row["value"] for row in training_section(chosen).tables[0].rows}
     assert figures["published step"] == str(best)
+    for step, folder in ((None, chosen.path / "checkpoint"), (11, milestones(chosen.path) / name_of(11))):
+        inputs = {"checkpoint": chosen, "tokenizer": chain.tokenizer}
+        model = run_stage(export.STAGE, {"step": step}, inputs, tmp_path / f"export-{step}", node="export@sft")
+        expected, own = consolidate(folder)["embedding.weight"], load_file(model.path / "model.safetensors")["model.embed_tokens.weight"]
+        assert torch.equal(own, expected.to(own.dtype)) and model.summary["step"] == (step or best)
 
 
 @pytest.mark.long

@@ -100,6 +100,21 @@ def test_an_empty_home_gets_the_newest_snapshot_with_its_milestones_and_metrics(
     assert not [one for one in s3.requests if one.method == "PUT" and "/files/" in one.key], "and what is there is not sent again"
 
 
+def test_the_best_step_stays_beside_the_newest_and_comes_along(s3: S3, job: RankJob) -> None:
+    """With keep: best it is linked at the end, so a home that goes on without it could not publish it."""
+    told: list[str] = []
+    job = replace(job, keep_best=True)
+    for step, loss in ((10, 1.0), (30, 0.5), (50, 0.9), (70, 0.7)):
+        sent(job, told, step)
+        with (Path(job.scratch) / "metrics.jsonl").open("a") as file:
+            file.write(f'{{"step": {step}, "validation_loss": {loss}}}\n')
+    assert [name[:10] for name in there(s3)] == ["0000000030", "0000000070"]
+    shutil.rmtree(job.scratch)
+    Path(job.scratch).mkdir()
+    sent(job, told)
+    assert sorted(path.name for path in (Path(job.scratch) / "resume").iterdir()) == ["step-0000000030", "step-0000000070"]
+
+
 def test_a_snapshot_of_the_same_step_that_was_made_again_takes_its_place(s3: S3, job: RankJob) -> None:
     """As after training went back."""
     told: list[str] = []
