@@ -304,6 +304,7 @@ def test_the_rates_of_a_budget_in_tokens_are_compared_with_the_data(tmp_path: Pa
     described: Any = {"alias": "pretrain-1", "config": {"optimizer": {"name": "adamw"}}}
     trunk = Trunk(Artifact(tmp_path, described), 8, "", (first,), None, "pretrain")
     monkeypatch.setattr(continued_training, "read_trunk", lambda *given: trunk)
+    monkeypatch.setattr(continued_training, "read_imported", lambda *given: None)
     refuse_unfit(config, config.model, {}, "pretrain")
     assert new_run(config, trunk, "b", 7, (SequenceRange(0, 999, 48),))[0].steps == 12
     with pytest.raises(RecipeError, match="With 10 steps, the schedule cosine gives step 4 the learning rate"):
