@@ -281,7 +281,11 @@ def test_every_setting_of_the_mixture(chain: Chain, tmp_path: Path, setting: str
 def test_every_setting_of_the_export(chain: Chain, tmp_path: Path) -> None:
     from safetensors import safe_open
 
-    assert set(settings_of(export.ExportConfig)) == {"dtype", "tolerance"}  # test_export_check tests the tolerance
+    assert set(settings_of(export.ExportConfig)) == {
+        "dtype",
+        "step",
+        "tolerance",
+    }  # test_export tests the step, test_export_check the tolerance
     inputs = {"checkpoint": chain.aligned, "tokenizer": chain.tokenizer}
     (tmp_path / "low").mkdir()
     export.STAGE.run(export.ExportConfig(dtype="bfloat16", tolerance=0.2), inputs, tmp_path / "low", context("export@dpo", tmp_path))
