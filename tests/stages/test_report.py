@@ -124,7 +124,7 @@ def manifest(node: str, kind: str) -> dict[str, Any]:
         {"parameters": 7, "tokens": 8, "flops": 9.0, "epochs": 1.5, "ranks": 2} if node == "pretrain" else DPO if node == "dpo" else {}
     )
     if kind == "model":
-        summary = {"architecture": "LlamaForCausalLM", "parameters": 7_654, "dtype": "float32"}
+        summary = {"architecture": "LlamaForCausalLM", "parameters": 7_654, "dtype": "float32", "step": 6_540}
     return {
         "node": node, "alias": f"{node}-1", "kind": kind, "key": sha256(f"key of {node}".encode()).hexdigest(), "digest": sha256(node.encode()).hexdigest(),
         "summary": summary, "record_counts": record_counts if kind == "documents" else None,

@@ -259,7 +259,7 @@ def test_the_folders_of_the_models_and_what_they_wrote(
     assert models["paragraphs"] == (
         "Folders below the home folder. transformers loads each: AutoModelForCausalLM.from_pretrained(folder).",
     )
-    about = {"architecture": "LlamaForCausalLM", "parameters": "7,654", "dtype": "float32"}
+    about = {"architecture": "LlamaForCausalLM", "parameters": "7,654", "dtype": "float32", "step": "6,540"}
     assert [dict(row) for table in models["tables"] for row in table.rows] == [
         {"model": name, "folder": "/".join(pipeline[f"export@{name}"].path.parts[-3:])} | about for name in ("base", "sft", "dpo")
     ]
