@@ -174,7 +174,8 @@ def _rough(session: Session, until: str, found: Plan, unlike: Sequence[str]) -> 
 
     if not unlike:
         return {}, ""
-    rough = rough_seconds(session.recipe, session.steps(until), found, unlike, speed := probed())
+    if not (rough := rough_seconds(session.recipe, session.steps(until), found, unlike, speed := probed())):
+        return {}, ""
     longest = sorted(rough, key=lambda node: -rough[node])[:3]
     named = ", ".join(f"{node} {duration_text(rough[node])}" for node in longest)
     return rough, (

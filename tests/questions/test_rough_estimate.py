@@ -54,3 +54,8 @@ def test_the_probe_finds_a_speed_and_a_plan_names_it(tmp_path: Path, capsys: pyt
     assert main(["plan", "tiny", "--home", str(tmp_path / "home")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rough time")]
     assert " for 3 of the nodes without an earlier build here (pretrain " in line and line.endswith(" GFLOP/s a core")
+
+
+def test_a_plan_in_which_no_node_has_a_rough_time_names_no_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "tiny", "--until", "benchmarks", "--home", str(tmp_path / "home")]) == 0
+    assert "rough time" not in capsys.readouterr().out
