@@ -4,7 +4,8 @@ A prompt is read as a whole, and what its readings share is context: the beginni
 differ in the beginning. The answer with the likeliest token on average is chosen. A continuation is right if each of its tokens is the
 likeliest one.
 Guarantee: the values of the items are those of nanochat's core_eval with the same logits and tokenizer, where prompts fit in the
-context; longer ones are cut on the left and counted. An answer that is the beginning of another one has its last token for itself, where nanochat's mean is over nothing.
+context; longer ones are cut on the left and counted. An answer that is the beginning of another one has its last token for itself, where nanochat's
+mean is over nothing.
 A score is the mean over items of their values, also that of the group (`Centered`).
 Cost: every reading goes through the model once, and what readings begin with in common once (stages/evaluation/evaluate/shared_prefixes.py).
 Source: nanochat's core_eval; DCLM (arXiv 2406.11794) for the centered accuracy.
@@ -38,14 +39,12 @@ class _Reading:
         answer: The answer.
         ids: The tokens of both, at least two.
         first: The first token whose probability counts for the choice, at least 1.
-        begin: The first token of the answer, at least 1.
     """
 
     before: str
     answer: str
     ids: list[int]
     first: int
-    begin: int
 
     def request(self, first: int) -> Scored:
         """Returns the request for the log-probability of the tokens from `first` on."""
@@ -60,20 +59,20 @@ def run_core(lm: PlainAnswers, tasks: Mapping[str, Sequence[Question]], forms: M
         tasks: name -> its items in the order in which they are asked.
         forms: name -> how it is asked.
     """
-    asked = {name: [_readings(lm, prompts, forms[name].kind) for prompts in _prompts(items, forms[name])] for name, items in tasks.items()}
-    requests = []
-    for name, items in tasks.items():
-        for item, readings in zip(items, asked[name], strict=True):
-            requests += [reading.request(reading.first) for reading in readings]
-            requests.append(readings[_right(item)].request(readings[_right(item)].begin))
-    scored = iter(lm.score(requests))
-    samples = {
-        name: [
-            _sample(item, readings, [next(scored) for _ in (*readings, item)]) for item, readings in zip(items, asked[name], strict=True)
-        ]
-        for name, items in tasks.items()
-    }
+    samples = {name: _answered(lm, items, forms[name]) for name, items in tasks.items()}
     return TaskResults({name: {METRIC: sum(one.values[METRIC] for one in found) / len(found)} for name, found in samples.items()}, samples)
+
+
+def _answered(lm: PlainAnswers, items: Sequence[Question], form: CoreForm) -> list[ItemSample]:
+    """Returns the results of the items of a task. The prompts of one task are in memory at a time: CORE's have some 10 ** 8 tokens."""
+    asked = [_readings(lm, prompts, form.kind) for prompts in _prompts(items, form)]
+    requests = []
+    for item, readings in zip(items, asked, strict=True):
+        right = readings[_right(item)]
+        requests += [reading.request(reading.first) for reading in readings]
+        requests.append(right.request(right.first if form.kind == CoreKind.CONTINUATION else _begin(lm, right.before, right.ids)))
+    scored = iter(lm.score(requests))
+    return [_sample(item, readings, [next(scored) for _ in (*readings, item)]) for item, readings in zip(items, asked, strict=True)]
 
 
 def _right(item: Question) -> int:
@@ -167,7 +166,7 @@ def _whole(item: Question, form: CoreForm) -> tuple[str, str]:
 
 def _readings(lm: PlainAnswers, prompts: Sequence[tuple[str, str]], kind: str) -> list[_Reading]:
     """Returns the readings of an item, with what is scored of each."""
-    ids = [lm.tok_encode(before + answer) for before, answer in prompts]
+    ids = [lm.encoded(before + answer) for before, answer in prompts]
     if kind == CoreKind.BEGINNINGS:
         shared = max(1, _common([one[::-1] for one in ids]))
         first = [len(one) - shared for one in ids]
@@ -175,10 +174,7 @@ def _readings(lm: PlainAnswers, prompts: Sequence[tuple[str, str]], kind: str) -
         first = [min(_common(ids), min(map(len, ids)) - 1)] * len(ids)
     else:
         first = [_begin(lm, prompts[0][0], ids[0])]
-    return [
-        _Reading(*prompt, one, _inside(begin, one), _inside(_begin(lm, prompt[0], one), one))
-        for prompt, one, begin in zip(prompts, ids, first, strict=True)
-    ]
+    return [_Reading(*prompt, one, _inside(begin, one)) for prompt, one, begin in zip(prompts, ids, first, strict=True)]
 
 
 def _inside(place: int, ids: Sequence[int]) -> int:
@@ -187,8 +183,8 @@ def _inside(place: int, ids: Sequence[int]) -> int:
 
 
 def _begin(lm: PlainAnswers, before: str, ids: Sequence[int]) -> int:
-    """Returns the number of tokens before the answer."""
-    return _common([lm.tok_encode(before.rstrip()), ids])
+    """Returns the place of the first token of the answer."""
+    return _inside(_common([lm.encoded(before.rstrip()), ids]), ids)
 
 
 def _common(sequences: Sequence[Sequence[int]]) -> int:

@@ -87,7 +87,7 @@ class PlainAnswers:
         self.excess: dict[tuple[str, str], Excess] = {}
         self.written: dict[tuple[str, str], GeneratedAnswer] = {}
         self._model, self._max_length, self._batch_size, self._progress = model, max_length, batch_size, progress
-        self._known: dict[str, list[int]] = {}
+        self._known: dict[tuple[bool | None, str], list[int]] = {}
 
     @property
     def eot_token_id(self) -> int:
@@ -100,13 +100,17 @@ class PlainAnswers:
         return self.tokenizer.eos_token_id if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Returns what `encoded` does, and keeps it: lm-eval asks for a context once per answer."""
+        known = add_special_tokens, string
+        if known not in self._known:
+            self._known[known] = self.encoded(string, add_special_tokens)
+        return self._known[known]
+
+    def encoded(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
         """Returns the token ids of a text. By default they begin with one BOS if there is one, also if the text itself begins with it."""
         if add_special_tokens is None:
-            add_special_tokens = not (self.tokenizer.bos_token and string.startswith(self.tokenizer.bos_token))
-        known = f"{add_special_tokens:d}{string}"
-        if known not in self._known:
-            self._known[known] = self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
-        return self._known[known]
+            add_special_tokens = not (self.tokenizer.bos_token and text.startswith(self.tokenizer.bos_token))
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _loglikelihood_tokens(self, requests: Sequence[Scored], disable_tqdm: bool = False, **kwargs: Any) -> list[tuple[float, bool]]:
         return self.score(requests)  # lm-eval's base class calls it by this name

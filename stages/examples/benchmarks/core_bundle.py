@@ -16,7 +16,6 @@ import io
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from stages.examples.items.benchmark_format import BadItemError, Item
@@ -252,4 +251,4 @@ def _searched(context: str, answer: str) -> tuple[str, str, tuple[str, str]]:
 
 
 def _bytes(file: ExternalFile, ctx: Context) -> bytes:
-    return Path(local_path(file, ctx.scratch / "data")).read_bytes()
+    return local_path(file, ctx.scratch / "data").read_bytes()

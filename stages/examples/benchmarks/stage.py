@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -229,6 +229,9 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
 
     Returns:
         The outcome; its rows are items.
+
+    Raises:
+        StageError: Two sources make a task of one name.
     """
     from stages.record.tables.jsonl import BAD_RECORD, counting
     from stages.record.tables.parquet import schema, write_rows
@@ -236,29 +239,12 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
     ctx, bad = counting(ctx)
     tasks: list[BenchmarkTask] = []
     rows: list[ItemRow] = []
-    for file in ctx.files("files"):
-        task, of_task = _read_file(file, config, ctx)
+    for task, of_task in _made_tasks(config, out, ctx):
+        if any(one.name == task.name for one in tasks):
+            do = "Remove one of them, or rename the file."
+            raise StageError(f"A file and a YAML make the task {task.name!r}.", where="benchmarks", do=do)
         tasks.append(task)
-        if not task.scored_items:
-            ctx.log(f"{task.name}: {task.items:,} items, {task.description}")
         rows += of_task
-    if config.docstrings:
-        ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
-        for name, items in _from_docstrings(config.docstrings, ctx.seed, out).items():
-            task, of_task = benchmark_task(name, items, config.max_scored_items, ctx.seed)
-            tasks.append(task)
-            rows += of_task
-    if config.lm_eval:
-        for task, of_task in _from_yaml(config.lm_eval, {task.name for task in tasks}, out, ctx):
-            tasks.append(task)
-            rows += of_task
-    if config.core:
-        from stages.examples.benchmarks.core_bundle import read_core_tasks
-
-        for task, of_task in read_core_tasks(ctx.files("core.files"), config.core.limit, ctx):
-            _refuse_taken(task.name, {one.name for one in tasks})
-            tasks.append(task)
-            rows += of_task
     write_rows(out / "items.parquet", schema(**ITEMS.types), rows)
     index = _write_index(config, rows, out / "index")
     short = index.never_found()
@@ -272,6 +258,25 @@ def run(config: Benchmarks, inputs: Mapping[str, Artifact], out: Path, ctx: Cont
     summary = {"tasks": len(tasks), "items": len(rows), "scored_items": sum(task.scored_items for task in tasks),
                "item_texts": index.texts, "item_texts_too_short": index.short_texts, "items_too_short": len(short), "ngrams": len(index.hashes)}  # fmt: skip
     return Outcome(rows=len(rows), record_counts=record_counts, summary=summary)
+
+
+def _made_tasks(config: Benchmarks, out: Path, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
+    """Yields the tasks of all sources with their rows. Writes what else the artifact holds of them into the folder `out`."""
+    for file in ctx.files("files"):
+        task, rows = _read_file(file, config, ctx)
+        if not task.scored_items:
+            ctx.log(f"{task.name}: {task.items:,} items, {task.description}")
+        yield task, rows
+    if config.docstrings:
+        ctx.log("reading the documentation of " + ", ".join(config.docstrings.packages))
+        for name, items in _from_docstrings(config.docstrings, ctx.seed, out).items():
+            yield benchmark_task(name, items, config.max_scored_items, ctx.seed)
+    if config.lm_eval:
+        yield from _from_yaml(config.lm_eval, out, ctx)
+    if config.core:
+        from stages.examples.benchmarks.core_bundle import read_core_tasks
+
+        yield from read_core_tasks(ctx.files("core.files"), config.core.limit, ctx)
 
 
 def _write_index(config: Benchmarks, rows: Sequence[ItemRow], folder: Path) -> Index:
@@ -398,19 +403,8 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     return {COMPLETE: complete, WHAT: what}
 
 
-def _refuse_taken(name: str, taken: Collection[str]) -> None:
-    """Refuses the name of a task that a file or a YAML makes too.
-
-    Raises:
-        StageError: It is taken.
-    """
-    if name in taken:
-        do = "Remove one of them, or rename the file."
-        raise StageError(f"A file and a YAML make the task {name!r}.", where="benchmarks", do=do)
-
-
-def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
-    """Yields the YAML tasks with their rows. taken: names of other tasks, which are refused."""
+def _from_yaml(config: LmEvalTasks, out: Path, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
+    """Yields the YAML tasks with their rows."""
     from stages.examples.benchmarks.lm_eval_items import AskedTasks, read_tasks
 
     ctx.log("reading the YAML tasks " + ", ".join([*config.tasks, *(Path(path).name for path in config.own)]))
@@ -419,7 +413,6 @@ def _from_yaml(config: LmEvalTasks, taken: Collection[str], out: Path, ctx: Cont
         config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit, config.run_code
     )
     for one in read_tasks(asked, out, ctx):
-        _refuse_taken(one.name, taken)
         about: dict[str, str | int | tuple[str, ...]] = {
             "yaml": one.yaml,
             "version": one.version,

@@ -41,7 +41,7 @@ from stages.training.launch.stop_request import stop_requested
 from stages.training.loop.forward_only import evaluate, forward
 from stages.training.loop.starting_weights import load
 from stages.training.losses.loss import Loss, TorchBatch, on_host
-from stages.training.measures.best_step import best_step
+from stages.training.measures.best_step import best_step, published_step
 from stages.training.measures.greedy_samples import continued_prompts
 from stages.training.measures.metrics import SAMPLED, MetricLine, MetricsFile, finite, open_metrics, read_metrics
 from stages.training.measures.step_figures import StepWork, bits_per_byte, peak_memory_bytes, peak_of_ranks, speed, work_of
@@ -175,14 +175,15 @@ def train(job: RankJob, engine: Engine, events: EventWriter) -> None:
             events.log(complaint)
         last, stops = step + 1 == job.steps, done.stops or step + 1 == job.stop_after
         _report(run, StepDone(step + 1, values))
-        if last or (settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0):
+        evaluates = last or bool(settings.eval_every_steps and (step + 1) % settings.eval_every_steps == 0)
+        if evaluates:
             _evaluate(run, step + 1)
             clock = time.monotonic()
         if job.samples and (last or (step + 1) % job.samples.every_steps == 0):
             _sample(run, job.samples, step + 1)
             clock = time.monotonic()
         due = settings.checkpoint_every_steps and (step + 1) % settings.checkpoint_every_steps == 0
-        kept = step + 1 in milestones or (job.keep_best and best_step(run.evaluations) == step + 1)
+        kept = step + 1 in milestones or (evaluates and job.keep_best and best_step(run.evaluations) == step + 1)
         if last or stops or due or kept:
             save(run, step + 1, wait=last or stops or kept)
             clock = time.monotonic()
@@ -335,7 +336,7 @@ def finish(run: Run) -> None:
         TrainingError: The step with the least validation loss is to be published, and no step has a finite one.
     """
     run.events.heartbeat.reach(Activity.HANDING_OVER)
-    job, published = run.job, best_step(run.evaluations) if run.job.keep_best else run.job.steps
+    job, published = run.job, published_step(run.job, run.evaluations)
     if published is None:
         raise TrainingError("keep: best has no step to choose, because no evaluation has a finite validation loss.")
     if run.engine.rank == 0:
@@ -402,7 +403,7 @@ def open_run(job: RankJob, engine: Engine, events: EventWriter, metrics: Metrics
     back = settings.guard.rewind_steps if settings.guard.action == "rewind" else 0
 
     def best(step: int) -> int | None:
-        return best_step(line for line in list(evaluations) if line["step"] <= step) if job.keep_best else None
+        return best_step(list(evaluations), step) if job.keep_best else None
 
     def prune(step: int) -> None:
         snapshots.prune(folder, step, job.machine.keep_snapshots, job.milestones, back, best)

@@ -93,7 +93,7 @@ class StoredSnapshots:
     def _staying(self, newest: int) -> set[int]:
         """Returns the steps whose snapshots are needed at the end: the milestones, and with `keep: best` the best step up to the newest snapshot."""
         lines = read_metrics(self.scratch / METRICS) if self.job.keep_best else []
-        best = best_step(line for line in lines if line["step"] <= newest)
+        best = best_step(lines, newest)
         return {*self.job.milestones, *([best] if best else [])}
 
     def _name(self, step: int) -> str:
@@ -166,9 +166,8 @@ class StoredSnapshots:
         self.sent = set(names)
         if not names or snapshot_folders.steps_in(snapshot_folders.root(self.scratch)):
             return
-        for name in {
-            _step(name): name for name in names
-        }.values():  # the newest is the last: a kill before leaves none that lacks an earlier one
+        of_steps = {_step(name): name for name in names}
+        for name in of_steps.values():  # the newest is the last: a kill before leaves none that lacks an earlier one
             self._take(name)
         self.log(f"takes the snapshot of step {_step(names[-1]):,} from {self.store.uri}")
 

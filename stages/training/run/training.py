@@ -131,9 +131,9 @@ class Trained:
     @property
     def published_step(self) -> int:
         """The step whose checkpoint is published."""
-        from stages.training.measures.best_step import best_step
+        from stages.training.measures.best_step import published_step
 
-        return (best_step(self.lines) if self.job.keep_best else None) or self.job.steps
+        return published_step(self.job, self.lines) or self.job.steps
 
     def evaluation(self, name: str) -> float | None:
         """Returns a metric of the evaluation after the published step; None if it does not exist."""

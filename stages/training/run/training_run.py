@@ -32,7 +32,7 @@ from stages.training.job.training_settings import TrainingSettings
 from stages.training.launch.events import Evaluated, Logged, PartitionSizes, RankEvent, Sampled, SequencesScored, StepDone
 from stages.training.launch.launch import LaunchError, launch
 from stages.training.launch.started import Starter, start_local
-from stages.training.measures.best_step import best_step
+from stages.training.measures.best_step import published_step
 from stages.training.measures.metrics import SAMPLED, MetricLine, read_metrics
 from stages.training.model.training_memory import TrainingLoad, rank_memory_bytes
 
@@ -163,7 +163,7 @@ def _refuse_lost_checkpoint(job: RankJob) -> None:
         return
     root = snapshot_folders.root(Path(job.scratch))
     lines = read_metrics(Path(job.scratch) / "metrics.jsonl") if job.keep_best else []
-    for step, place in snapshot_folders.published(job, best_step(lines) or job.steps).items():
+    for step, place in snapshot_folders.published(job, published_step(job, lines) or job.steps).items():
         if not snapshot_folders.is_linked(root / snapshot_folders.name_of(step), place):
             raise LaunchError(f"The ranks have ended, but {place} is not what they have linked.", passing=True)
 
