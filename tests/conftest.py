@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,12 @@ SHARED = {
 """Fixtures of the whole session that take long to build -> the files that use them. These run in one process, and first."""
 LONG = ("tests/golden", "tests/training/loop", "tests/flows", "tests/record/index")
 """Folders whose files take longest. They come before the others, so that both processes end at about the same time."""
+
+
+def pytest_configure() -> None:
+    """What tests start receives Ctrl-C also where the tests run as a background job of a shell, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -151,10 +151,7 @@ def test_a_folder_in_place_of_the_index_or_of_another_file_is_named(tmp_path: Pa
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_dashboard_that_is_told_to_stop_ends_with_0(home: Path, stop: signal.Signals) -> None:
     command = [sys.executable, "-m", "flows.cli", "dashboard", "--port", "0", "--home", str(home)]
-    process = subprocess.Popen(
-        command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-    )  # fmt: skip
+    process = subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     assert process.stdout is not None and process.stdout.readline().startswith("http://127.0.0.1:")
     process.send_signal(stop)
     _, said = process.communicate(timeout=60)

@@ -208,10 +208,7 @@ def test_an_interrupted_run_leaves_no_artifact_and_goes_on(tiny_home: Path) -> N
     settings = ["--set", "sft.learning_rate=0.0011", "--set", "sft.budget.steps=20", "--until", "sft"]
     command = [sys.executable, "-m", "flows.cli", "run", TINY, *settings, "--home", str(tiny_home)]
 
-    def as_at_a_terminal() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it, and so does what that starts
-
-    running = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=as_at_a_terminal)
+    running = subprocess.Popen(command, cwd=PROJECT, stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert running.stderr is not None
     for line in running.stderr:
         if line.startswith("sft") and "step 1/20: loss" in line:

@@ -199,7 +199,7 @@ def test_settings_that_do_not_survive_sending_are_refused(tmp_path: Path, monkey
 
 
 DRIVER = """
-import json, signal, sys
+import json, sys
 from pathlib import Path
 from stages.record.processes import termination_raises
 from flows.cli.run_commands import TerminatedError
@@ -207,7 +207,6 @@ from flows.concurrency import room
 from tests.flows.concurrency.test_nodes_at_once import run
 room.CORE_BYTES, hardware = 1e6, room.hardware
 room.hardware = lambda: {**hardware(), "cores": 8}
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job, in which tests may run, ignores it
 with termination_raises(TerminatedError):
     run(Path(sys.argv[1]), *sys.argv[2:])
 """
