@@ -150,9 +150,6 @@ def template(tokens: ChatTokens = LLAMA3) -> str:
     )
 
 
-TEMPLATE = template()
-
-
 def render(
     messages: Sequence[Message], form: ChatFormat, last_only: bool = False, tools: Sequence[JsonValue] | None = None
 ) -> tuple[list[int], list[int]]:
