@@ -128,7 +128,6 @@ def score_tasks(
     """
     from stages.evaluation.evaluate.core_tasks import run_core
     from stages.evaluation.evaluate.harness import run_made, run_tasks
-    from stages.examples.items.core_form import CoreForm
 
     found: dict[str, tuple[TaskResults, PlainAnswers]] = {}
     of_groups: dict[str, TaskResults] = {}
@@ -139,7 +138,7 @@ def score_tasks(
             continue
         lm = lm_of(form)
         own = {name: items for name, items in asked.items() if not tasks[name].keys() & {"lm_eval", "core"}}
-        if core := {name: CoreForm(**tasks[name]["core"]) for name in asked if "core" in tasks[name]}:
+        if core := {name: tasks[name]["core"] for name in asked if "core" in tasks[name]}:
             found |= dict.fromkeys(core, (run_core(lm, {name: asked[name] for name in core}, core), lm))
         if own:
             results = run_tasks(lm, own, {name: tasks[name]["kind"] for name in own}, form)
