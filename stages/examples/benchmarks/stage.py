@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from stages.examples.benchmarks.lm_eval_items import DOCUMENTS
-from stages.examples.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, YamlForm, benchmark_task, yaml_task
+from stages.examples.items.benchmark_task import COMPLETE, WHAT, BenchmarkTask, ItemRow, benchmark_task, yaml_task
 from stages.record.contract.declaration import (
     Artifact,
     Context,
@@ -413,8 +413,7 @@ def _from_yaml(config: LmEvalTasks, out: Path, ctx: Context) -> Iterator[tuple[B
         config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit, config.run_code
     )
     for one in read_tasks(asked, out, ctx):
-        about: YamlForm = {"yaml": one.yaml, "version": one.version, "num_fewshot": one.num_fewshot, "groups": one.groups}
-        yield yaml_task(one.name, one.items, config.limit, one.metric, "" if one.official else one.yaml, about)
+        yield yaml_task(one.name, one.items, config.limit, one.metric, "" if one.official else one.form["yaml"], one.form)
 
 
 def unscored_section(artifact: Artifact) -> Section | None:

@@ -46,7 +46,7 @@ class YamlForm(TypedDict):
     """How lm-eval asks a task, as tasks.json has it.
 
     Attributes:
-        yaml: The YAML's name.
+        yaml: The YAML: a path inside lm_eval/tasks, or the name of a user's file.
         version: What it says of its version.
         num_fewshot: Examples before each question.
         groups: The groups that the task is of.
