@@ -152,7 +152,7 @@ class _Nodes:
             runs.record_node(home, self.running.run_id, node, NodeState.IMPORTED, manifest.artifact_id(imported))
             return True
         if step == _first_training(self.steps, session.imported):
-            _refuse_too_little(session, self.steps, self.steps.index(step), self.artifacts, self.running)
+            self._refuse_too_little(step)
         inputs = {role: self.artifacts[read] for role, read in step.reads.items()}
         job = prepare(home, node, step.stage, recipe.sections[node], recipe.seed, recipe.runtime, inputs)
         self.jobs[node] = job
@@ -236,6 +236,31 @@ class _Nodes:
         """Returns (state, number of nodes), in the order in which the states come first in the pipeline."""
         return list(Counter(self.states[step.node] for step in self.steps).items())
 
+    def _refuse_too_little(self, first: Step) -> None:
+        """Refuses data that are too few for a later training, before the first model is trained.
+
+        Args:
+            first: The step that trains it.
+
+        Raises:
+            StageError: They are too few; the message is that of the later node.
+        """
+        home, recipe = self.session.home, self.session.recipe
+        for step in self.steps[self.steps.index(first) + 1 :]:
+            if step.stage.enough is None or step.node in self.session.imported:
+                continue
+            ctx = Context(
+                node=step.node, seed=recipe.seed, runtime=recipe.runtime, scratch=home / "scratch", cache=home / "cache",
+                progress=lambda *values: None, log=lambda line: None, drop=lambda *what: None, files=lambda name: (),
+            )  # fmt: skip
+            used = _made_from(step, self.steps)
+            try:
+                step.stage.enough(recipe.sections[step.node], {node: one for node, one in self.artifacts.items() if node in used}, ctx)
+            except StageError as error:
+                with suppress(OSError):
+                    runs.record_node(home, self.running.run_id, step.node, NodeState.FAILED, message=redact(_first_line(error)))
+                raise StageError(error.what, where=f"{error.where}, found before {first.node} is trained", do=error.do) from error
+
     def _step(self, node: str) -> Step:
         return next(step for step in self.steps if step.node == node)
 
@@ -315,37 +340,6 @@ def target_of(session: Session, node: str) -> tuple[Step, dict[str, Artifact]]:
             do=f"Run `loam run {session.given} --until {node}{session.options}` first.",
         )
     return target, ready
-
-
-def _refuse_too_little(session: Session, steps: Sequence[Step], number: int, artifacts: Mapping[str, Artifact], running: _Running) -> None:
-    """Refuses data that are too few for a later training, before a step trains the first model.
-
-    Args:
-        session: The recipe and the home.
-        steps: All steps of the run.
-        number: The place of the step that trains.
-        artifacts: Node -> what is built.
-        running: The run.
-
-    Raises:
-        StageError: They are too few; the message is that of the later node.
-    """
-    home, recipe = session.home, session.recipe
-    first, *later = steps[number:]
-    for step in later:
-        if step.stage.enough is None or step.node in session.imported:
-            continue
-        ctx = Context(
-            node=step.node, seed=recipe.seed, runtime=recipe.runtime, scratch=home / "scratch", cache=home / "cache",
-            progress=lambda *values: None, log=lambda line: None, drop=lambda *what: None, files=lambda name: (),
-        )  # fmt: skip
-        used = _made_from(step, steps)
-        try:
-            step.stage.enough(recipe.sections[step.node], {node: one for node, one in artifacts.items() if node in used}, ctx)
-        except StageError as error:
-            with suppress(OSError):
-                runs.record_node(home, running.run_id, step.node, NodeState.FAILED, message=redact(_first_line(error)))
-            raise StageError(error.what, where=f"{error.where}, found before {first.node} is trained", do=error.do) from error
 
 
 def _made_from(step: Step, steps: Sequence[Step]) -> set[str]:

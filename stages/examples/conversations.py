@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from stages.corpus.documents.documents import decisions_with
-from stages.examples.items.example_sources import ExampleSource, given_sources, source_fault, taken
+from stages.examples.items.example_sources import DECISIONS, ExampleSource, given_sources, source_fault, taken
 from stages.examples.items.field_mapping import AUTO
 from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, SourceName, Stage
 from stages.record.contract.side_table import Column, SideTable
@@ -48,11 +47,6 @@ TABLE = SideTable(
         "copies": Column("int32", "how often an epoch reads it"),
     },
 )  # fmt: skip
-DECISIONS = decisions_with({
-    "source": Column("string", "the recipe's source, or the file or documentation it is from"),
-    "item": Column("string", "the held-out benchmark item in it; null where there is none"),
-    "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
-})  # fmt: skip
 
 
 class DocstringChats(StageConfig):
@@ -125,7 +119,7 @@ def run(config: Conversations, inputs: Mapping[str, Artifact], out: Path, ctx: C
     ctx, bad = counting(ctx)
     examples = _examples(config, sources, inputs.get("benchmarks"), ctx)
     judged = taken(list(judge_examples(examples, index, ctx.seed, config.validation_frac)), sources, ctx)
-    outcome = write_examples(out, TABLE, DECISIONS, "conversations", judged, bad)
+    outcome = write_examples(out, TABLE, "conversations", judged, bad)
     refuse_none_left(ctx, "conversation", outcome, bad, NONE_LEFT)
     return outcome
 
@@ -138,7 +132,6 @@ def _examples(config: Conversations, sources: Mapping[str, ExampleSource], bench
     from stages.examples.dialogue_formats.uncarried import UncarriedError
     from stages.examples.items.dialogue import BadDialogueError
     from stages.examples.items.example_tables import read_answers, read_examples
-    from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
     def reader(source: ExampleSource, place: str) -> Callable[[Mapping[str, JsonValue]], Dialogue[Messages]]:
@@ -151,8 +144,7 @@ def _examples(config: Conversations, sources: Mapping[str, ExampleSource], bench
         answer = next(turn_text(turn) for turn in read.value.value if turn["role"] == "assistant")
         yield replace(_example(read.doc_id, read.source, read.value, answer), of=read.of)
     if config.docstrings:
-        found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
-        yield from _from_docstrings(config.docstrings, found, ctx.seed)
+        yield from _from_docstrings(config.docstrings, read_answers(ctx, benchmarks), ctx.seed)
 
 
 def _from_docstrings(config: DocstringChats, answers: Sequence[tuple[Answer, str]], seed: int) -> Iterator[Example]:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, model_validator
 
-from stages.corpus.documents.documents import decisions_with
-from stages.examples.items.example_sources import ExampleSource, given_sources, source_fault, taken
+from stages.examples.items.example_sources import DECISIONS, ExampleSource, given_sources, source_fault, taken
 from stages.examples.items.field_mapping import AUTO
 from stages.record.contract.declaration import Artifact, Context, NamedFiles, Outcome, SourceName, Stage
 from stages.record.contract.errors import StageError
@@ -53,11 +52,6 @@ TABLE = SideTable(
         "copies": Column("int32", "how often an epoch reads it"),
     },
 )  # fmt: skip
-DECISIONS = decisions_with({
-    "source": Column("string", "the recipe's source, or the file or documentation it is from"),
-    "item": Column("string", "the held-out benchmark item in it; null where there is none"),
-    "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
-})  # fmt: skip
 
 
 class DocstringPairs(StageConfig):
@@ -135,7 +129,7 @@ def run(config: Preferences, inputs: Mapping[str, Artifact], out: Path, ctx: Con
     ctx, bad = counting(ctx)
     examples = _examples(config, sources, inputs.get("benchmarks"), ctx, index)
     judged = taken(list(judge_examples(examples, index, ctx.seed, config.validation_frac)), sources, ctx)
-    outcome = write_examples(out, TABLE, DECISIONS, "pairs", judged, bad)
+    outcome = write_examples(out, TABLE, "pairs", judged, bad)
     refuse_none_left(ctx, "pair", outcome, bad, NONE_LEFT)
     validation = outcome.summary["validation"]
     if validation in (0, outcome.rows):
@@ -157,7 +151,6 @@ def _examples(
     from stages.examples.dialogue_formats.uncarried import UncarriedError
     from stages.examples.items.dialogue import BadDialogueError
     from stages.examples.items.example_tables import read_answers, read_examples
-    from stages.examples.items.held_out import answer_of
     from stages.examples.items.tuning_examples import uncarried_example
 
     def reader(source: ExampleSource, place: str) -> Callable[[Mapping[str, JsonValue]], Dialogue[Pair]]:
@@ -172,8 +165,7 @@ def _examples(
             continue
         yield replace(_example(read.doc_id, read.source, read.value, read.value.value.chosen), of=read.of)
     if config.docstrings:
-        found = [(answer_of(row), row["version"]) for row in read_answers(ctx, benchmarks)]
-        yield from _from_docstrings(config, config.docstrings, found, ctx.seed, index)
+        yield from _from_docstrings(config, config.docstrings, read_answers(ctx, benchmarks), ctx.seed, index)
 
 
 def _from_docstrings(

@@ -91,8 +91,9 @@ def real_texts() -> list[str]:
 def trained(texts: Sequence[str], vocab_size: int) -> Path:
     """Returns the folder of a tokenizer, trained once and kept. It has fewer tokens if the texts give no more."""
     from stages.tokens.tokenizer.bpe import save
-    from stages.tokens.train_tokenizer.bpe_training import CorpusTooSmallError, train_bpe
+    from stages.tokens.train_tokenizer.bpe_training import CorpusTooSmallError
     from tests.bench.corpus import HOME
+    from tests.made.trained_bpe import train_bpe
 
     folder = HOME / f"tokenizer-{vocab_size}{'' if real_folder().is_dir() else '-made'}"
     if not (folder / "tokenizer_config.json").exists():

@@ -12,7 +12,7 @@ from stages.corpus.filter.stage import FilterConfig
 from stages.tokens.encode.engine_check import first_mismatch
 from stages.tokens.tokenizer.bpe import save
 from stages.tokens.tokenizer.token_engine import GIGATOKEN, TokenEngine, open_engine
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 
 pytestmark = pytest.mark.chaos
 UNITS = ("(", "[", "'", "@", "-", ".", "_.", "a.", "1.", "a-", "a:@", "a@", "a@a.", "+1 ", "+1 555 ", "111-111-", "1.1.1.1", ":)", "(a", "#", "&amp;", "…",

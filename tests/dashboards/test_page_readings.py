@@ -230,9 +230,9 @@ def test_what_models_wrote_is_read_from_trainings_and_evaluations(home: Path) ->
 @pytest.mark.parametrize("chat", [False, True])
 def test_a_prompt_is_shown_as_evaluate_sends_it(tmp_path: Path, chat: bool) -> None:
     """The ids are those of the LM that evaluate uses, decoded by transformers' tokenizer."""
-    from stages.evaluation.evaluate.examination import answer_ids
     from stages.evaluation.evaluate.lm_eval_model import make_lm
     from stages.evaluation.evaluate.score import load_tokenizer
+    from stages.examples.items.chat import render_answers
     from stages.tokens.tokenizer.bpe import load_chat_format
     from tests.stages import tiny_model
 
@@ -241,7 +241,7 @@ def test_a_prompt_is_shown_as_evaluate_sends_it(tmp_path: Path, chat: bool) -> N
     question = "The length of the <|eot_id|> is"
     lm = make_lm(None, tokenizer, 64, 1, None, None)
     ids = (
-        answer_ids(load_chat_format(folder))([{"role": "user", "content": question}], ["x"])[0][0]
+        render_answers([{"role": "user", "content": question}], ["x"], load_chat_format(folder))[0][0]
         if chat
         else lm.tok_encode("The length is")
     )

@@ -317,10 +317,10 @@ def lfm2(folder: Path) -> Path:
     import torch
 
     from stages.tokens.tokenizer.bpe import load_chat_format, save
-    from stages.tokens.train_tokenizer.bpe_training import train_bpe
     from stages.training.checkpoints.convert import hugging_face_model
     from stages.training.model.config import ModelConfig
     from stages.training.model.llama import build, parameter_shapes
+    from tests.made.trained_bpe import train_bpe
 
     folder.mkdir(parents=True)
     save(train_bpe(TEXTS, 310), folder)

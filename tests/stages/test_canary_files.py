@@ -18,8 +18,8 @@ from stages.record.contract.errors import StageError
 from stages.tokens.encode import stage as encode
 from stages.tokens.tokenizer import bpe, canaries, canary_files, token_engine
 from stages.tokens.tokenizer.bpe import save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
+from tests.made.trained_bpe import train_bpe
 from tests.stages import made
 
 CTX = cast("Context", SimpleNamespace(node="pretrain"))

@@ -283,14 +283,16 @@ def test_only_the_question_after_a_passage_is_searched_for(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"icl_task_type": "generation_task_with_answers"}, r"Task 1 of icl_tasks \(asked\) is of the type 'generation_task_with_answers'; CORE's are"),
-        ({"num_fewshot": [1, 2]}, r"Task 1 of icl_tasks \(asked\) has no num_fewshot with one number"),
+        ({"icl_task_type": "generation_task_with_answers"}, "Task 1 of icl_tasks: icl_task_type: Input should be 'multiple_choice', 'schema' or 'language_modeling'."),
+        ({"num_fewshot": [1, 2]}, "Task 1 of icl_tasks: num_fewshot: Tuple should have at most 1 item"),
         ({"num_fewshot": [RECORDS]}, rf"The task asked has {RECORDS} records, of which each is asked after {RECORDS} others"),
-        ({"dataset_uri": None}, "Task 1 of icl_tasks has no text 'dataset_uri'"),
+        ({"num_fewshot": [True]}, "Task 1 of icl_tasks: num_fewshot: Input should be a valid integer"),
+        ({"dataset_uri": None}, "Task 1 of icl_tasks: dataset_uri: Field required"),
+        ({"dataset_uri": ""}, "Task 1 of icl_tasks: dataset_uri: String should have at least 1 character"),
         ({"dataset_uri": "elsewhere/asked.jsonl"}, "No file has the data of the task asked, elsewhere/asked.jsonl"),
-        ({"continuation_delimiter": 3}, r"Task 1 of icl_tasks \(asked\) has a continuation_delimiter that is no text"),
-        ({"label": "left"}, "Task 2 of icl_tasks has the label 'left', which another one has"),
-        ({"label": "A B"}, "Task 1 of icl_tasks has the label 'A B', which"),
+        ({"continuation_delimiter": 3}, "Task 1 of icl_tasks: continuation_delimiter: Input should be a valid string"),
+        ({"label": "left"}, "Task 2 of icl_tasks: another one has its label"),
+        ({"label": "A B"}, "Task 1 of icl_tasks: label: the name 'A B' holds ' '"),
         ({"label": "unknown"}, "The CSV has no row for the task 'unknown'"),
     ],
 )  # fmt: skip
@@ -304,7 +306,7 @@ def test_a_bundle_that_is_not_complete_is_refused(changed: dict[str, Any], messa
     [
         ("core.yaml", b"icl_tasks: [", "The file is no YAML of CORE's tasks"),
         ("core.yaml", b"tasks: []", "The YAML has no list `icl_tasks`"),
-        ("core.yaml", b"icl_tasks: [3]", "Task 1 of icl_tasks is no mapping"),
+        ("core.yaml", b"icl_tasks: [3]", "Task 1 of icl_tasks: label: Field required"),
         ("eval_meta_data.csv", b"Eval Task\nasked\n", "The Random baseline of asked is None, no percentage below 100"),
         (
             "eval_meta_data.csv",

@@ -21,8 +21,8 @@ from stages.tokens.encode import engine_check
 from stages.tokens.encode.stage import STAGE
 from stages.tokens.tokenizer import token_engine
 from stages.tokens.tokenizer.bpe import load_plain, save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
+from tests.made.trained_bpe import train_bpe
 from tests.stages import made
 from tests.tokens.train_tokenizer.test_tokenizer_mend import like_llama2, mended, written
 

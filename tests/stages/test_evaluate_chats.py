@@ -6,6 +6,7 @@ The oracle shares no code with Loam: ids by transformers' apply_chat_template an
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,15 +142,15 @@ def test_an_answer_alone_follows_an_empty_question(inputs: dict[str, Artifact]) 
     """What acc_mutual_info subtracts: the same template without the words of the question. acc_norm divides by the letters of the answer."""
     from transformers import AutoTokenizer
 
-    from stages.evaluation.evaluate.examination import answer_ids
     from stages.evaluation.evaluate.harness import run_tasks
     from stages.evaluation.evaluate.lm_eval_model import make_lm
     from stages.evaluation.evaluate.score import load_model
+    from stages.examples.items.chat import render_answers
     from stages.tokens.tokenizer.bpe import load_chat_format
 
     folder = inputs["model"].path
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    lm = make_lm(load_model(folder, "cpu"), tokenizer, 96, 4, answer_ids=answer_ids(load_chat_format(folder)))
+    lm = make_lm(load_model(folder, "cpu"), tokenizer, 96, 4, answer_ids=partial(render_answers, form=load_chat_format(folder)))
     question = next(iter(FACTS))
     item = {"item_id": "0", "context": question, "choices": ["sum the name", "copy", "it"], "gold": 1}
     (sample,) = run_tasks(lm, {"t": [item]}, {"t": "multiple_choice"}, chat=True).samples["t"]

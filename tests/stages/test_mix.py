@@ -16,8 +16,8 @@ from stages.tokens.mix import blocks, spans
 from stages.tokens.mix.part_writer import part_writer
 from stages.tokens.mix.stage import STAGE, Mix
 from stages.tokens.tokenizer.bpe import save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
+from tests.made.trained_bpe import train_bpe
 from tests.stages import made
 
 

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stages.record.contract.errors import StageError
 from stages.tokens.train_tokenizer import vocabulary_report
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from stages.tokens.train_tokenizer.stage import STAGE
 from stages.tokens.train_tokenizer.vocabulary_report import REPORT, report_section, write_report
 from tests.conftest import run_stage
+from tests.made.trained_bpe import train_bpe
 from tests.stages import made
 
 

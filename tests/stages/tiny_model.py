@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stages.examples.items.chat import BOS, EOS, PAD
 from stages.tokens.tokenizer.bpe import load_chat, save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 
 TEXTS = [f"The function {w} returns the {w} of its {v} argument." for w in ("length", "sum", "copy", "name") for v in ("first", "last")] * 4
 

@@ -30,6 +30,16 @@ MODEL = ModelConfig(
     max_position_embeddings=16,
 )
 """A model whose dimensions differ where a confusion of two would show."""
+LEGEND = {
+    "vocab_size": 97,
+    "num_hidden_layers": 3,
+    "hidden_size": 48,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 80,
+    "max_position_embeddings": 64,
+}
+"""A larger one, as fields."""
 
 
 class Alone:

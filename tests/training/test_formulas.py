@@ -17,16 +17,7 @@ from stages.training.model.llama import Llama, initial_value
 from stages.training.model.rope import rotate, rotation_at
 from stages.training.schedules.schedule_cosine import Cosine
 from tests.golden import oracle
-
-LEGEND = {
-    "vocab_size": 97,
-    "num_hidden_layers": 3,
-    "hidden_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 80,
-    "max_position_embeddings": 64,
-}
+from tests.training.made import LEGEND
 
 
 @given(st.integers(1, 40), st.integers(0, 39), st.floats(0, 1), st.floats(1e-6, 1))

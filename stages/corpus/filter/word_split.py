@@ -293,12 +293,12 @@ class ChunkSplitter:
         """Reads the rules of a spacy.tokenizer.Tokenizer."""
         from spacy.symbols import ORTH
 
-        self._prefix: Search | None = _pattern(tokenizer.prefix_search, "match")
+        self._prefix: Search | None = _pattern(tokenizer.prefix_search)
         self._suffix: Search | None = tokenizer.suffix_search
         self._first_prefix, self._first_suffix = (search and lru_cache(REMEMBERED)(search) for search in (self._prefix, self._suffix))
         self._infixes: Callable[[str], Iterable[re.Match[str]]] | None = tokenizer.infix_finditer
         self._token: Search | None = tokenizer.token_match
-        self._url: Search | None = _pattern(tokenizer.url_match, "match")
+        self._url: Search | None = _pattern(tokenizer.url_match)
         self._special: dict[str, list[str]] = {}
         self._longest = 0
         self._sequences: dict[str, list[tuple[str, ...]]] = {}
@@ -419,11 +419,11 @@ class ChunkSplitter:
         return 0
 
 
-def _pattern(method: Any, name: str) -> Any:
-    """Returns method `name` of the compiled pattern that `method` belongs to, with USER replaced by SAME_USER; None for None."""
+def _pattern(method: Any) -> Any:
+    """Returns the method `match` of the compiled pattern that `method` belongs to, with USER replaced by SAME_USER; None for None."""
     if method is None:
         return None
     pattern = getattr(method, "__self__", None)
     if not isinstance(pattern, re.Pattern):
         return method
-    return getattr(re.compile(pattern.pattern.replace(USER, SAME_USER), pattern.flags), name)
+    return re.compile(pattern.pattern.replace(USER, SAME_USER), pattern.flags).match

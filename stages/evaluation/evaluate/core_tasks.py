@@ -65,12 +65,12 @@ def run_core(lm: PlainAnswers, tasks: Mapping[str, Sequence[Question]], forms: M
 
 def _answered(lm: PlainAnswers, items: Sequence[Question], form: CoreForm) -> list[ItemSample]:
     """Returns the results of the items of a task. The prompts of one task are in memory at a time: CORE's have some 10 ** 8 tokens."""
-    asked = [_readings(lm, prompts, form.kind) for prompts in _prompts(items, form)]
+    asked = [_readings(lm, prompts, form["kind"]) for prompts in _prompts(items, form)]
     requests = []
     for item, readings in zip(items, asked, strict=True):
         right = readings[_right(item)]
         requests += [reading.request(reading.first) for reading in readings]
-        requests.append(right.request(right.first if form.kind == CoreKind.CONTINUATION else _begin(lm, right.before, right.ids)))
+        requests.append(right.request(right.first if form["kind"] == CoreKind.CONTINUATION else _begin(lm, right.before, right.ids)))
     scored = iter(lm.score(requests))
     return [_sample(item, readings, [next(scored) for _ in (*readings, item)]) for item, readings in zip(items, asked, strict=True)]
 
@@ -146,22 +146,22 @@ def centered_accuracy(samples: Mapping[str, Sequence[ItemSample]], guessing: Map
 def _prompts(items: Sequence[Question], form: CoreForm) -> Iterator[list[tuple[str, str]]]:
     """Yields per item its prompts, one per reading: (what is before the answer, the answer)."""
     for number, item in enumerate(items):
-        picked = random.Random(EXAMPLES_SEED + number).sample(range(len(items) - 1), form.num_fewshot)
+        picked = random.Random(EXAMPLES_SEED + number).sample(range(len(items) - 1), form["num_fewshot"])
         others = (items[place + (place >= number)] for place in picked)  # numbers without that of the item
         shown = "".join("".join(_whole(one, form)) + "\n\n" for one in others)
         before, answer = _whole(item, form)
-        if form.kind == CoreKind.CHOICES:
+        if form["kind"] == CoreKind.CHOICES:
             yield [(shown + before, choice) for choice in item["choices"] or ()]
-        elif form.kind == CoreKind.BEGINNINGS:
-            yield [(f"{shown}{beginning}{form.delimiter}", answer) for beginning in item["choices"] or ()]
+        elif form["kind"] == CoreKind.BEGINNINGS:
+            yield [(f"{shown}{beginning}{form['delimiter']}", answer) for beginning in item["choices"] or ()]
         else:
             yield [(shown + before, answer)]
 
 
 def _whole(item: Question, form: CoreForm) -> tuple[str, str]:
     """Returns (question and delimiter, right answer)."""
-    context = item["context"].strip() if form.kind == CoreKind.CONTINUATION else item["context"]
-    return context + form.delimiter, str(item["answer"])
+    context = item["context"].strip() if form["kind"] == CoreKind.CONTINUATION else item["context"]
+    return context + form["delimiter"], str(item["answer"])
 
 
 def _readings(lm: PlainAnswers, prompts: Sequence[tuple[str, str]], kind: str) -> list[_Reading]:

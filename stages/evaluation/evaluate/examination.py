@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from stages.evaluation.evaluate.harness import Question
     from stages.evaluation.evaluate.kept_answers import KeptAnswers
-    from stages.evaluation.evaluate.lm_eval_model import AnswerIds
     from stages.examples.items.chat import ChatFormat
     from stages.tokens.sequences.validation import Validation
 
@@ -83,12 +83,13 @@ def examined(about: Examination, model: Any, kept: KeptAnswers, watch: Watch) ->
     """
     from stages.evaluation.evaluate.lm_eval_model import make_lm
     from stages.evaluation.evaluate.yaml_tasks import read_yaml_tasks
+    from stages.examples.items.chat import render_answers
 
     def asked(done: int, total: int) -> None:
         watch(done, total, "requests", "tasks")
 
     def lm_of(chat: bool) -> Any:
-        ids = answer_ids(about.form) if chat else None
+        ids = partial(render_answers, form=about.form) if chat else None
         return make_lm(model, about.tokenizer, about.max_length, about.batch_size, asked, ids, kept)
 
     yaml = read_yaml_tasks(about.benchmarks) if about.benchmarks else None
@@ -102,16 +103,6 @@ def context_of(model: Any, inputs: Mapping[str, Artifact]) -> int:
     if "mixture" not in inputs:
         return longest
     return min(int(json.loads((inputs["mixture"].path / "mix.json").read_text(encoding="utf-8"))["seq_len"]), longest)
-
-
-def answer_ids(form: ChatFormat) -> AnswerIds:
-    """Returns the function that gives the ids of messages and answers to them, as sft trains them."""
-    from stages.examples.items.chat import render_answers
-
-    def ids(messages: Sequence[Mapping[str, str]], answers: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        return render_answers(messages, answers, form)
-
-    return ids
 
 
 def _model_nll(model: Any, about: Examination, validation: Validation, watch: Watch) -> np.ndarray:

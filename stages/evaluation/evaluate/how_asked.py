@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import NotRequired, TypedDict
 
-from stages.examples.items.core_form import CORE
+from stages.examples.items.benchmark_task import YamlForm
+from stages.examples.items.core_form import CORE, CoreForm
 
 BUNDLE = "DCLM's bundle"  # wording of the tasks of CORE
 WORDING = (
@@ -33,23 +34,6 @@ class CutItems:
     most_tokens: int
 
 
-class YamlAbout(TypedDict):
-    """What tasks.json says of the YAML of a task."""
-
-    yaml: str
-    version: str
-    num_fewshot: int
-    groups: list[str]
-
-
-class CoreAbout(TypedDict):
-    """What tasks.json says of a task of CORE, a CoreForm."""
-
-    kind: str
-    num_fewshot: int
-    delimiter: str
-
-
 class ScoredTask(TypedDict):
     """The part of an entry of the benchmarks' tasks.json that this stage reads.
 
@@ -64,8 +48,8 @@ class ScoredTask(TypedDict):
     gate: bool
     scored_items: int
     format: NotRequired[str]
-    lm_eval: NotRequired[YamlAbout]
-    core: NotRequired[CoreAbout]
+    lm_eval: NotRequired[YamlForm]
+    core: NotRequired[CoreForm]
 
 
 class TaskEntry(TypedDict):

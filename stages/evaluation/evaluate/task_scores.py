@@ -128,7 +128,6 @@ def score_tasks(
     """
     from stages.evaluation.evaluate.core_tasks import run_core
     from stages.evaluation.evaluate.harness import run_made, run_tasks
-    from stages.examples.items.core_form import CoreForm
 
     found: dict[str, tuple[TaskResults, PlainAnswers]] = {}
     of_groups: dict[str, TaskResults] = {}
@@ -139,7 +138,7 @@ def score_tasks(
             continue
         lm = lm_of(form)
         own = {name: items for name, items in asked.items() if not tasks[name].keys() & {"lm_eval", "core"}}
-        if core := {name: CoreForm(**tasks[name]["core"]) for name in asked if "core" in tasks[name]}:
+        if core := {name: tasks[name]["core"] for name in asked if "core" in tasks[name]}:
             found |= dict.fromkeys(core, (run_core(lm, {name: asked[name] for name in core}, core), lm))
         if own:
             results = run_tasks(lm, own, {name: tasks[name]["kind"] for name in own}, form)
@@ -359,7 +358,8 @@ def _task_scores(name: str, task: ScoredTask, found: TaskResults, n: int) -> tup
             del own[metric]  # the metric is no mean over items, so the items have no values of which a part could be a score
     if task["kind"] == "continuation":
         own["nll"] = {one.item_id: -one.loglikelihoods[0] for one in samples}
-        values["perplexity"] = _perplexity(list(own["nll"].values()))
+        nll, error = mean(np.array([*own["nll"].values()]))
+        values["perplexity"] = math.exp(nll), None if error is None else math.exp(nll) * error
     if own[ANSWER_BITS]:
         values[ANSWER_BITS] = mean(np.array([*own[ANSWER_BITS].values()]))
     scores = []
@@ -371,12 +371,3 @@ def _task_scores(name: str, task: ScoredTask, found: TaskResults, n: int) -> tup
         {"task": name, "item_id": item, "metric": metric, "value": value} for metric in own for item, value in own[metric].items()
     ]
     return scores, rows
-
-
-def _perplexity(nll: list[float]) -> tuple[float, float | None]:
-    import numpy as np
-
-    from stages.evaluation.statistics.estimates import mean
-
-    value, error = mean(np.array(nll))
-    return math.exp(value), None if error is None else math.exp(value) * error

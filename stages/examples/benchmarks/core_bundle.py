@@ -15,12 +15,14 @@ import csv
 import io
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from stages.examples.items.benchmark_format import BadItemError, Item
 from stages.examples.items.benchmark_task import core_task
 from stages.examples.items.core_form import CORE_TASKS, CoreForm, CoreKind
+from stages.record.contract.declaration import Name, NotEmpty
 from stages.record.contract.errors import StageError
 from stages.record.store.external import local_path
 from stages.record.tables.jsonl import read_user_records
@@ -40,13 +42,14 @@ QUESTIONS = ("Question:", "Q:")
 """Begin the line of a question, after a passage or other questions."""
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A task of the YAML. data: path of its file, the end of which is that of a file of the recipe."""
+class _Entry(BaseModel):
+    """A task of the YAML, with what is read of it. dataset_uri: path of its file, the end of which is that of a file of the recipe."""
 
-    label: str
-    data: str
-    form: CoreForm
+    label: Name
+    dataset_uri: NotEmpty
+    icl_task_type: CoreKind
+    num_fewshot: tuple[Annotated[StrictInt, Field(ge=0)]]
+    continuation_delimiter: str = " "
 
 
 def read_core_tasks(files: Sequence[ExternalFile], limit: int | None, ctx: Context) -> Iterator[tuple[BenchmarkTask, list[ItemRow]]]:
@@ -69,16 +72,17 @@ def read_core_tasks(files: Sequence[ExternalFile], limit: int | None, ctx: Conte
         )
     for one in entries:
         file = _data_file(one, files)
-        items = _items(one.form.kind, file, ctx)
+        items, shots = _items(one.icl_task_type, file, ctx), one.num_fewshot[0]
         random.Random(ORDER_SEED).shuffle(items)
         scored = len(items[:limit])
-        if scored <= one.form.num_fewshot:
+        if scored <= shots:
             raise StageError(
-                f"The task {one.label} has {scored:,} records, of which each is asked after {one.form.num_fewshot} others.",
+                f"The task {one.label} has {scored:,} records, of which each is asked after {shots} others.",
                 where=file.uri,
                 do="Give the whole file, or raise benchmarks.core.limit.",
             )
-        yield core_task(one.label, items, limit, baselines[one.label], one.form)
+        form = CoreForm(kind=one.icl_task_type, num_fewshot=shots, delimiter=one.continuation_delimiter)
+        yield core_task(one.label, items, limit, baselines[one.label], form)
 
 
 def _only(files: Sequence[ExternalFile], endings: tuple[str, ...], what: str) -> ExternalFile:
@@ -112,35 +116,15 @@ def _entries(file: ExternalFile, ctx: Context) -> list[_Entry]:
         raise StageError("The YAML has no list `icl_tasks`.", where=file.uri, do="Give the bundle's core.yaml.")
     entries: list[_Entry] = []
     for number, one in enumerate(given, 1):
-        if fault := _fault(one, {entry.label for entry in entries}):
-            raise StageError(f"Task {number} of icl_tasks {fault}.", where=file.uri, do="Correct it as in the bundle's core.yaml.")
-        entries.append(
-            _Entry(
-                one["label"],
-                one["dataset_uri"],
-                CoreForm(one["icl_task_type"], one["num_fewshot"][0], one.get("continuation_delimiter", " ")),
-            )
-        )
+        try:
+            entries.append(_Entry.model_validate(one if isinstance(one, dict) else {}))
+            fault = "another one has its label" if entries[-1].label in {entry.label for entry in entries[:-1]} else ""
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            fault = ": ".join([*(str(part) for part in first["loc"][:1]), first["msg"].removeprefix("Value error, ")])
+        if fault:
+            raise StageError(f"Task {number} of icl_tasks: {fault}.", where=file.uri, do="Correct it as in the bundle's core.yaml.")
     return entries
-
-
-def _fault(one: JsonValue, taken: set[str]) -> str:
-    """Returns what is wrong with an entry of icl_tasks; "" if nothing is. taken: labels of the entries before it."""
-    from stages.record.store.names import name_fault
-
-    if not isinstance(one, dict):
-        return "is no mapping"
-    for field in ("label", "dataset_uri", "icl_task_type"):
-        if not isinstance(one.get(field), str) or not one[field]:
-            return f"has no text {field!r}"
-    label, kind, shots = cast("str", one["label"]), one["icl_task_type"], one.get("num_fewshot")
-    if label in taken or name_fault(label):
-        return f"has the label {label!r}, which {'another one has' if label in taken else name_fault(label)}"
-    if kind not in set(CoreKind):
-        return f"({label}) is of the type {kind!r}; CORE's are {', '.join(CoreKind)}"
-    if not isinstance(shots, list) or len(shots) != 1 or not isinstance(shots[0], int) or isinstance(shots[0], bool) or shots[0] < 0:
-        return f"({label}) has no num_fewshot with one number"
-    return "" if isinstance(one.get("continuation_delimiter", ""), str) else f"({label}) has a continuation_delimiter that is no text"
 
 
 def _baselines(file: ExternalFile, labels: Sequence[str], ctx: Context) -> dict[str, float]:
@@ -179,7 +163,7 @@ def _data_file(entry: _Entry, files: Sequence[ExternalFile]) -> ExternalFile:
     Raises:
         StageError: No file, or more than one, has a path that ends as the YAML says.
     """
-    ending = "/" + entry.data.lstrip("/")
+    ending = "/" + entry.dataset_uri.lstrip("/")
     found = [file for file in files if f"/{file.uri}".endswith(ending)]
     if len(found) != 1:
         what = "No file has" if not found else f"{len(found)} files have"
@@ -188,11 +172,11 @@ def _data_file(entry: _Entry, files: Sequence[ExternalFile]) -> ExternalFile:
             if not found
             else "Name one of them."
         )
-        raise StageError(f"{what} the data of the task {entry.label}, {entry.data}.", where=WHERE, do=do)
+        raise StageError(f"{what} the data of the task {entry.label}, {entry.dataset_uri}.", where=WHERE, do=do)
     return found[0]
 
 
-def _items(kind: str, file: ExternalFile, ctx: Context) -> list[Item]:
+def _items(kind: CoreKind, file: ExternalFile, ctx: Context) -> list[Item]:
     """Returns the items of a file, in its order."""
     found = []
     for record in read_user_records(file, ctx):
@@ -203,7 +187,7 @@ def _items(kind: str, file: ExternalFile, ctx: Context) -> list[Item]:
     return found
 
 
-def _item(kind: str, record: Mapping[str, JsonValue]) -> Item:
+def _item(kind: CoreKind, record: Mapping[str, JsonValue]) -> Item:
     """Returns the item of a record, with its texts as they are: their blanks are part of the prompt.
 
     Raises:

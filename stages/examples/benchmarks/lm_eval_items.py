@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stages.examples.items.benchmark_format import Item
+from stages.examples.items.benchmark_task import YamlForm
 from stages.examples.items.lm_eval_tasks import Document, TaskDefinition, TaskSpec, find_tasks, load_tasks, own_task
 from stages.record.contract.errors import StageError
 from stages.record.contract.side_table import Column, SideTable
@@ -56,22 +57,16 @@ class YamlTask:
 
     Attributes:
         name: Its name in tasks.json.
-        yaml: The YAML: a path inside lm_eval/tasks, or the name of a user's file.
-        version: What the YAML says of its version.
         metric: The main metric, as the scores name it.
-        num_fewshot: Examples in a prompt.
         official: Whether the YAML is lm-eval's.
-        groups: The groups that it is of.
+        form: How it is asked.
         items: The items.
     """
 
     name: str
-    yaml: str
-    version: str
     metric: str
-    num_fewshot: int
     official: bool
-    groups: tuple[str, ...]
+    form: YamlForm
     items: list[Item]
 
 
@@ -320,7 +315,8 @@ def _read_items(task: TaskDefinition, spec: TaskSpec, splits: Mapping[str, list[
         where = f"benchmarks.lm_eval, task {task.given}, record {len(items) + 1:,} of the split {task.eval_split}"
         raise StageError(f"{what}.", where=where, do=UNREAD) from None
     version = str((made.config.metadata or {}).get("version", ""))
-    return YamlTask(task.given, task.yaml, version, main_metric(made), made.config.num_fewshot, task.official, task.groups, items)
+    form: YamlForm = {"yaml": task.yaml, "version": version, "num_fewshot": made.config.num_fewshot, "groups": task.groups}
+    return YamlTask(task.given, main_metric(made), task.official, form, items)
 
 
 def _missing(error: Exception) -> str:

@@ -388,7 +388,7 @@ def _from_docstrings(config: HeldOutAnswers, seed: int, out: Path) -> dict[str, 
     versions = package_versions(config.packages, "benchmarks.docstrings.packages")
     described, counts = read_described(config.packages)
     found = answers(described, counts, config.min_words, config.max_words)
-    rows = ({**answer_row(answer), "version": versions[answer.of.package]} for answer in found)
+    rows = (answer_row(answer, versions[answer.of.package]) for answer in found)
     write_rows(out / "answers.parquet", schema(**ANSWERS.types), rows)
     held = hold_out(found, config.items, seed)
     if len(held) < config.items:
@@ -413,13 +413,7 @@ def _from_yaml(config: LmEvalTasks, out: Path, ctx: Context) -> Iterator[tuple[B
         config.tasks, ctx.files("lm_eval.own") if config.own else (), data, config.num_fewshot, config.limit, config.run_code
     )
     for one in read_tasks(asked, out, ctx):
-        about: dict[str, str | int | tuple[str, ...]] = {
-            "yaml": one.yaml,
-            "version": one.version,
-            "num_fewshot": one.num_fewshot,
-            "groups": one.groups,
-        }
-        yield yaml_task(one.name, one.items, config.limit, one.metric, "" if one.official else one.yaml, about)
+        yield yaml_task(one.name, one.items, config.limit, one.metric, "" if one.official else one.form["yaml"], one.form)
 
 
 def unscored_section(artifact: Artifact) -> Section | None:

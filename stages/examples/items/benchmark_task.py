@@ -7,7 +7,7 @@ Cost: one hash per item.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypedDict
@@ -42,6 +42,22 @@ class ItemRow(TypedDict):
     scored: bool
 
 
+class YamlForm(TypedDict):
+    """How lm-eval asks a task, as tasks.json has it.
+
+    Attributes:
+        yaml: The YAML: a path inside lm_eval/tasks, or the name of a user's file.
+        version: What it says of its version.
+        num_fewshot: Examples before each question.
+        groups: The groups that the task is of.
+    """
+
+    yaml: str
+    version: str
+    num_fewshot: int
+    groups: Sequence[str]
+
+
 @dataclass(frozen=True)
 class BenchmarkTask:
     """An entry of tasks.json.
@@ -56,7 +72,7 @@ class BenchmarkTask:
         items: Number of items.
         scored_items: Number of scored items.
         format: Name of the file's format, or of a user's YAML; empty for a task from documentation and for one of lm-eval's YAML files.
-        lm_eval: How lm-eval asks it, of a YAML task: `yaml`, `version`, `num_fewshot`, and `groups`, the groups that it is of.
+        lm_eval: How a YAML task is asked; None for others.
         core: How a task of DCLM's CORE is asked; None for others.
     """
 
@@ -69,7 +85,7 @@ class BenchmarkTask:
     items: int
     scored_items: int
     format: str = ""
-    lm_eval: Mapping[str, str | int | tuple[str, ...]] | None = None
+    lm_eval: YamlForm | None = None
     core: CoreForm | None = None
 
     def entry(self) -> dict[str, JsonValue]:
@@ -111,7 +127,7 @@ def benchmark_task(name: str, items: Sequence[Item], limit: int, seed: int) -> t
 
 
 def yaml_task(
-    name: str, items: Sequence[Item], limit: int | None, metric: str, form: str, lm_eval: Mapping[str, str | int | tuple[str, ...]]
+    name: str, items: Sequence[Item], limit: int | None, metric: str, form: str, lm_eval: YamlForm
 ) -> tuple[BenchmarkTask, list[ItemRow]]:
     """Returns the task of a YAML and the rows of its items, of which the first `limit` are scored. metric, form and lm_eval: see `BenchmarkTask`."""
     ids = list(_item_ids(items))

@@ -150,9 +150,6 @@ def template(tokens: ChatTokens = LLAMA3) -> str:
     )
 
 
-TEMPLATE = template()
-
-
 def render(
     messages: Sequence[Message], form: ChatFormat, last_only: bool = False, tools: Sequence[JsonValue] | None = None
 ) -> tuple[list[int], list[int]]:
@@ -192,9 +189,9 @@ def _weighed(messages: Sequence[Message], trained: tuple[Span, ...]) -> tuple[Sp
     return tuple(span for span, weight in zip(trained, weights, strict=True) if weight != NOT_TRAINED)
 
 
-def render_prompt(messages: Sequence[Message], form: ChatFormat, tools: Sequence[JsonValue] | None = None) -> list[int]:
-    """Returns the ids of a conversation followed by the opening of the assistant's turn, ready for an answer. The rest: as `render`."""
-    return _encoded(_template(form).text(_marked(messages, form), _marked(tools, form), prompt=True), form)[0]
+def render_prompt(messages: Sequence[Message], form: ChatFormat) -> list[int]:
+    """Returns the ids of a conversation followed by the opening of the assistant's turn, ready for an answer."""
+    return _encoded(_template(form).text(_marked(messages, form), prompt=True), form)[0]
 
 
 def render_answers(messages: Sequence[Message], answers: Sequence[str], form: ChatFormat) -> list[tuple[list[int], list[int]]]:

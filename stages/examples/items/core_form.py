@@ -8,8 +8,8 @@ Source: DCLM (arXiv 2406.11794), whose evaluation names the tasks low_variance_d
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict
 
 CORE = "core"
 """Name of the group of the tasks, whose score is their mean centered accuracy."""
@@ -33,9 +33,8 @@ class CoreKind(StrEnum):
     """A text and its continuation, every token of which must be the likeliest."""
 
 
-@dataclass(frozen=True)
-class CoreForm:
-    """How a task is asked.
+class CoreForm(TypedDict):
+    """How a task is asked, as tasks.json has it.
 
     Attributes:
         kind: A CoreKind.

@@ -18,14 +18,22 @@ from typing import TYPE_CHECKING, Protocol
 
 from pydantic import Field
 
+from stages.corpus.documents.documents import decisions_with
 from stages.corpus.text.hash_sampling import hash_value, is_sampled
 from stages.examples.items.field_mapping import AUTO
 from stages.examples.items.tuning_examples import ClearedExample, TuningReason
 from stages.record.contract.declaration import NamedFiles
+from stages.record.contract.side_table import Column
 from stages.record.settings import StageConfig
 
 if TYPE_CHECKING:
     from stages.record.contract.declaration import Context
+
+DECISIONS = decisions_with({
+    "source": Column("string", "the recipe's source, or the file or documentation it is from"),
+    "item": Column("string", "the held-out benchmark item in it; null where there is none"),
+    "field": Column("string", "the field that training does not carry, as messages[1].tool_calls; null where there is none"),
+})  # fmt: skip
 
 
 class ExampleSource(StageConfig):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
-from stages.examples.items.example_sources import ExampleSource, place_of
+from stages.examples.items.example_sources import DECISIONS, ExampleSource, place_of
+from stages.examples.items.held_out import Answer, AnswerRow, answer_of
 from stages.examples.items.tool_calls import without_nulls
 from stages.record.contract.declaration import Context, Outcome
 from stages.record.contract.errors import StageError
@@ -33,19 +34,6 @@ Value = TypeVar("Value")
 SetAside = TypeVar("SetAside", bound=ValueError)
 FIRST_RECORDS = 100
 """A file whose first records all have the same fault is refused. A hundred take no time and are no accident."""
-
-
-class DocumentedAnswer(TypedDict):
-    """A row of the benchmarks' answers.parquet: a sentence of the documentation of a package."""
-
-    package: str
-    version: str
-    name: str
-    kind: str
-    ordinal: int
-    text: str
-    key: str
-    lead: list[str]
 
 
 class JudgedExample(Protocol):
@@ -196,8 +184,8 @@ def _refuse_file(file: ExternalFile, place: str, which: str, fault: str) -> None
     )
 
 
-def read_answers(ctx: Context, benchmarks: Artifact | None) -> Iterator[DocumentedAnswer]:
-    """Returns the answers that the benchmarks read from documentation. benchmarks: None without them.
+def read_answers(ctx: Context, benchmarks: Artifact | None) -> list[tuple[Answer, str]]:
+    """Returns (answer, version of its package) of those that the benchmarks read from documentation. benchmarks: None without them.
 
     Raises:
         StageError: The benchmarks read none.
@@ -209,16 +197,15 @@ def read_answers(ctx: Context, benchmarks: Artifact | None) -> Iterator[Document
             where=f"{ctx.node}.docstrings",
             do=f"Set benchmarks.docstrings, or set {ctx.node}.docstrings to null and name files.",
         )
-    return cast(Iterator[DocumentedAnswer], read_rows(path))
+    return [(answer_of(row), row["version"]) for row in cast("Iterator[AnswerRow]", read_rows(path))]
 
 
-def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, judged: Iterable[JudgedExample], bad: list[str]) -> Outcome:
+def write_examples(out: Path, table: SideTable, unit: str, judged: Iterable[JudgedExample], bad: list[str]) -> Outcome:
     """Writes the table as one file and the decisions as decisions/00000.parquet.
 
     Args:
         out: The artifact's folder.
         table: The table of examples.
-        decided: The table of decisions.
         unit: What one example is called in the record counts.
         judged: The judged examples.
         bad: The list of jsonl.counting. It grows while `judged` is read.
@@ -237,7 +224,7 @@ def write_examples(out: Path, table: SideTable, decided: SideTable, unit: str, j
         if example.row is not None:
             kept.append(example.row)
     write_rows(out / f"{table.name}.parquet", schema(**table.types), kept)
-    write_rows(out / decided.name / "00000.parquet", schema(**decided.types), decisions)
+    write_rows(out / DECISIONS.name / "00000.parquet", schema(**DECISIONS.types), decisions)
     record_counts = decision_record_counts(unit, counts, chars, len(bad))
     validation = sum(row.get("split") == "validation" for row in kept)
     summary = {"train": len(kept) - validation, "validation": validation, "held_out_dropped": record_counts.dropped.get("held_out", 0)}

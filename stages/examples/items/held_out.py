@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from stages.corpus.text.doc_markup import plain_text
 from stages.corpus.text.docstrings import Docstring, read_docstrings
@@ -103,12 +103,13 @@ def answers(described: Iterable[Described], counts: Counter[str], min_words: int
 
 
 class AnswerRow(TypedDict):
-    """An answer as a row of a table.
+    """An answer as a row of the benchmarks' answers.parquet.
 
     `lead` holds the first paragraph of an object's documentation, only in the row of its first sentence.
     """
 
     package: str
+    version: str
     name: str
     kind: str
     ordinal: int
@@ -117,12 +118,13 @@ class AnswerRow(TypedDict):
     lead: list[str]
 
 
-def answer_row(answer: Answer) -> AnswerRow:
-    """Returns an answer as a row of a table. `answer_of` is its inverse, except for sentences after the first paragraph."""
+def answer_row(answer: Answer, version: str) -> AnswerRow:
+    """Returns an answer as a row of a table. version: of its package. `answer_of` is its inverse, except for sentences after the first paragraph."""
     of = answer.of
     lead = list(of.sentences[: of.lead]) if answer.ordinal == 0 else []
     return {
         "package": of.package,
+        "version": version,
         "name": of.name,
         "kind": of.kind,
         "ordinal": answer.ordinal,
@@ -132,7 +134,7 @@ def answer_row(answer: Answer) -> AnswerRow:
     }
 
 
-def answer_of(row: Mapping[str, Any]) -> Answer:
+def answer_of(row: AnswerRow) -> Answer:
     """Returns the answer of a row that `answer_row` made."""
     of = Described(row["package"], row["name"], row["kind"], tuple(row["lead"]), len(row["lead"]))
     return Answer(of, row["ordinal"], row["text"], row["key"])

@@ -33,8 +33,6 @@ class NodeState(StrEnum):
     """The node's stage raised an error."""
     INTERRUPTED = "interrupted"
     """The run was stopped while it built the node."""
-    NOT_RUN = "not_run"
-    """The run did not reach the node, or the command did not request it."""
 
 
 READY = frozenset({NodeState.CACHED, NodeState.IMPORTED})

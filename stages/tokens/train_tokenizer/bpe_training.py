@@ -8,7 +8,7 @@ Source: Hugging Face tokenizers, which write the file; the pattern is from Llama
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +16,12 @@ import numpy as np
 from stages.examples.items.chat import BOS, SPECIAL_TOKENS
 from stages.tokens.train_tokenizer.llama_split import LLAMA3_SPLIT
 from stages.tokens.train_tokenizer.merge_learner import BYTES, Learned, corpus_of, learn_merges
-from stages.tokens.train_tokenizer.word_counts import CountedWords, added_up, contents, counted_words, picked
+from stages.tokens.train_tokenizer.word_counts import CountedWords
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SMALLEST_VOCABULARY = BYTES + len(SPECIAL_TOKENS)
-BATCH_BYTES = 1 << 23
 
 
 class CorpusTooSmallError(ValueError):
@@ -34,21 +33,6 @@ class CorpusTooSmallError(ValueError):
             f"The vocabulary should have {vocab_size:,} tokens, but the texts give only {reachable:,} (too few repeated words)."
         )
         self.reachable = reachable
-
-
-def train_bpe(texts: Iterable[str], vocab_size: int, min_frequency: int = 2) -> Tokenizer:
-    """Returns a tokenizer of exactly `vocab_size` tokens, special tokens included, trained on texts whose words fit into memory.
-
-    Args:
-        texts: Training texts.
-        vocab_size: Number of tokens.
-        min_frequency: Smallest number of occurrences at which a pair of tokens becomes a token.
-
-    `train_on_words` says what it raises.
-    """
-    parts = [picked(found, np.arange(len(found.counts))) for found in map(contents, counted_words(_batches(texts)))]
-    words = added_up(parts, sum(len(part.counts) for part in parts), sum(len(part.data) for part in parts))
-    return train_on_words([words], (len(words.counts), len(words.data)), vocab_size, min_frequency)
 
 
 def train_on_words(
@@ -111,20 +95,3 @@ def _tokenizer(learned: Learned, letters: list[str]) -> Tokenizer:
         single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
     return tokenizer
-
-
-def _batches(texts: Iterable[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields texts in UTF-8, some MiB at a time, with the bounds of each."""
-    batch, size = list[bytes](), 0
-    for text in texts:
-        batch.append(text.encode())
-        size += len(batch[-1])
-        if size >= BATCH_BYTES:
-            yield _joined(batch)
-            batch, size = [], 0
-    if batch:
-        yield _joined(batch)
-
-
-def _joined(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    return np.frombuffer(b"".join(texts), np.uint8), np.cumsum([0, *map(len, texts)])

@@ -94,9 +94,9 @@ def phase_table(ranges: Sequence[SequenceRange], sizes: Sequence[BatchSize], fir
     raise AssertionError("the last range has no end")
 
 
-def planned_phases(seq_len: int, sizes: Sequence[BatchSize], first_step: int = 0) -> tuple[Phase, ...]:
+def planned_phases(seq_len: int, sizes: Sequence[BatchSize]) -> tuple[Phase, ...]:
     """Returns the phases over one range of sequences whose number is not known yet and counts as endless. Arguments: see `phase_table`."""
-    return phase_table([SequenceRange(0, 1 << 60, seq_len)], sizes, first_step)
+    return phase_table([SequenceRange(0, 1 << 60, seq_len)], sizes)
 
 
 def upcoming_sizes(sizes: Sequence[BatchSize], step: int) -> list[int]:

@@ -85,14 +85,14 @@ def dial_values(depth: int, vocab_size: int, seq_len: int, given: Settings) -> t
     """
     model = given.get("model")
     own: dict[str, JsonValue] = {name: value for name, value in (model if isinstance(model, Mapping) else {}).items() if value is not None}
-    shape = [one for one in _shape(depth, vocab_size, seq_len, own) if one.key not in own]
+    shape = [one for one in _shape(depth, own) if one.key not in own]
     whole = {**own, **{one.key: one.value for one in shape}}
     found = [DialValue(f"model.{one.key}", one.value, one.source) for one in shape]
     found += _training(_parameters(whole, vocab_size, seq_len), whole, seq_len, given)
     return tuple(one for one in found if "." in one.key or given.get(one.key) is None)
 
 
-def _shape(depth: int, vocab_size: int, seq_len: int, own: Settings) -> list[DialValue]:
+def _shape(depth: int, own: Settings) -> list[DialValue]:
     """Returns all values of the shape, each in agreement with the given ones. own: the given fields of the model."""
     heads = _whole(own, "num_attention_heads")
     width = _whole(own, "hidden_size") or _width(depth, heads)

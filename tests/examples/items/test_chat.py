@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stages.examples.items import chat
 from stages.tokens.tokenizer.bpe import load_chat, load_chat_format, save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 from tests.tokens.tokenizer.test_bpe import TEXTS
 
 
@@ -105,7 +105,7 @@ def test_render_equals_the_template_for_any_text(folder: Path, turns: list[tuple
 
     chats = load_chat(folder / "tokenizer.json")
     messages = [{"role": role, "content": text} for role, text in turns if not any(token in text for token in chat.SPECIAL_TOKENS)]
-    whole = render_jinja_template([messages], chat_template=chat.TEMPLATE)[0][0]
+    whole = render_jinja_template([messages], chat_template=chat.template())[0][0]
     ids, mask = chat.render(messages, load_chat_format(folder))
     assert ids == chats.encode(whole, add_special_tokens=False).ids
     assert len(ids) == len(mask)

@@ -12,10 +12,10 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import pytest
 from pydantic import JsonValue
 
-from stages.corpus.documents.documents import decisions_with
 from stages.examples.benchmarks import stage as benchmarks
 from stages.examples.items.example_sources import ExampleSource
-from stages.examples.items.example_tables import DocumentedAnswer, read_answers, read_examples, refuse_no_source, write_examples
+from stages.examples.items.example_tables import read_answers, read_examples, refuse_no_source, write_examples
+from stages.examples.items.held_out import AnswerRow
 from stages.record.contract.declaration import Artifact, ExternalFile
 from stages.record.contract.errors import RecipeError, StageError
 from stages.record.contract.side_table import Column, SideTable
@@ -48,7 +48,7 @@ def one(number: int, reason: str = "", split: str = "train") -> One:
 
 def test_rows_decisions_and_counts(tmp_path: Path) -> None:
     judged = [one(0), one(1, "held_out"), one(2, split="validation"), one(3, "beyond_factor"), one(4, "held_out")]
-    outcome = write_examples(tmp_path, CHATS, decisions_with({"item": Column("string", "")}), "chats", judged, ["chat.jsonl:9"])
+    outcome = write_examples(tmp_path, CHATS, "chats", judged, ["chat.jsonl:9"])
     assert [row["text"] for row in read_rows(tmp_path / "chats.parquet")] == ["t0", "t2"]
     assert list(next(read_rows(tmp_path / "chats.parquet"))) == ["doc_id", "source", "text", "split"]
     assert [d["reason"] for d in read_rows(tmp_path / "decisions" / "00000.parquet")] == [
@@ -193,7 +193,7 @@ def refuse(record: Mapping[str, JsonValue]) -> int:
 
 
 def test_the_type_of_an_answer_has_the_columns_of_the_table() -> None:
-    assert set(DocumentedAnswer.__annotations__) == set(benchmarks.ANSWERS.columns)
+    assert set(AnswerRow.__annotations__) == set(benchmarks.ANSWERS.columns)
 
 
 def test_no_source_and_no_answers_are_refused_under_the_nodes_name(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_held_out_answers_are_stable_when_others_are_added(read: tuple[list[Desc
 
 def test_answers_survive_a_table(read: tuple[list[Described], Counter[str]]) -> None:
     for answer in answers(*read, 5, 30)[:50]:
-        back = answer_of(answer_row(answer))
+        back = answer_of(answer_row(answer, "1.0"))
         assert (back.text, back.key, back.ordinal, back.of.name) == (answer.text, answer.key, answer.ordinal, answer.of.name)
         assert back.of.sentences == (answer.of.sentences[: answer.of.lead] if answer.ordinal == 0 else ())
 

@@ -28,7 +28,7 @@ from stages.examples.items.chat_template import (
     compile_template,
 )
 from stages.tokens.tokenizer.bpe import chat_format
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 from tests.tokens.tokenizer.test_bpe import TEXTS
 
 FOLDER = Path(str(getattr(find_spec("trl"), "origin", ""))).parent / "chat_templates"

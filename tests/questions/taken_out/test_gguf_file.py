@@ -16,10 +16,10 @@ from stages.questions.taken_out import gguf_file
 from stages.questions.taken_out.gguf_file import tokenizer_fault, write_gguf
 from stages.record.contract.errors import RecipeError
 from stages.tokens.tokenizer.bpe import load_chat_format, load_plain, save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from stages.training.checkpoints.convert import hugging_face_model
 from stages.training.model.config import ModelConfig
 from stages.training.model.llama import parameter_shapes
+from tests.made.trained_bpe import train_bpe
 from tests.stages.tiny_model import TEXTS
 
 LLAMA: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from stages.tokens.encode.engine_check import Mismatch, adversarial_texts, choos
 from stages.tokens.tokenizer import token_engine
 from stages.tokens.tokenizer.bpe import load_plain
 from stages.tokens.tokenizer.token_engine import EncodedTexts, open_engine
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 from tests.tokens.train_tokenizer.test_tokenizer_mend import like_gpt2, like_llama2
 
 TRAINED = train_bpe(["123 1234 45 the sum of the two other texts, and it's a\n\n"] * 5, 285)

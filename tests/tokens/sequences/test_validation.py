@@ -17,8 +17,8 @@ from stages.tokens.encode.stage import STAGE as ENCODE
 from stages.tokens.mix.stage import STAGE as MIX
 from stages.tokens.sequences.validation import read_training_segments, read_validation
 from stages.tokens.tokenizer.bpe import load_plain, save
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from tests.conftest import run_stage
+from tests.made.trained_bpe import train_bpe
 from tests.stages import made
 
 TEXTS = [f"text {i} " * (1 + i % 23) for i in range(80)] + ["", ""]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from stages.examples.items import chat
 from stages.tokens.tokenizer.bpe import encode_texts, load_chat, load_plain, save
-from stages.tokens.train_tokenizer.bpe_training import CorpusTooSmallError, train_bpe
+from stages.tokens.train_tokenizer.bpe_training import CorpusTooSmallError
 from stages.tokens.train_tokenizer.llama_split import LLAMA3_SPLIT
+from tests.made.trained_bpe import train_bpe
 
 TEXTS = [f"The function number {i} returns the {w} of its argument, don't {w} it." for i in range(300) for w in ("length", "sum", "copy")]
 

@@ -8,7 +8,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from stages.examples.items.chat import SPECIAL_TOKENS
 from stages.tokens.tokenizer.token_bytes import token_bytes
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 
 TEXTS = ("plain words, 12345", "naïve café Größe", "日本語のテキスト", "emoji 😀👩‍👩‍👧 end", "\ttabs\r\n\n  blanks", "\U0010fffd", "ˈaʊ")
 

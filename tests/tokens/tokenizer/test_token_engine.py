@@ -16,7 +16,7 @@ from stages.examples.items.chat import SPECIAL_TOKENS
 from stages.tokens.tokenizer import token_engine
 from stages.tokens.tokenizer.bpe import save
 from stages.tokens.tokenizer.token_engine import GIGATOKEN, TOKENIZERS, EncodedTexts, bounded, id_dtype, open_engine, without_special_tokens
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
+from tests.made.trained_bpe import train_bpe
 
 WORDS = ["the", " sum", "a", "É", "漢", "1", "²", " ", "\n", "\r", "'s", "'LL", "\u0301", "\u00a0", "\0", "ſ", "<tool>", *SPECIAL_TOKENS]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from stages.tokens.train_tokenizer import merge_learner
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from stages.tokens.train_tokenizer.merge_learner import corpus_of, learn_merges, learner_bytes
 from stages.tokens.train_tokenizer.word_counts import CountedWords
+from tests.made.trained_bpe import train_bpe
 from tests.tokens.train_tokenizer.hugging_face_trainer import trained_by_hugging_face
 
 ALPHABETS = ("a", "ab", "aab", "abc ", "aaaaab", "a-= ", "aé漢 -", "abcdefgh", "ab\n 1")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stages.examples.items.chat import LLAMA3, TEMPLATE
+from stages.examples.items.chat import LLAMA3, template
 from stages.tokens.tokenizer.bpe import tokenizer_config
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from stages.tokens.train_tokenizer.tokenizer_check import judge_tokenizer
 from stages.tokens.train_tokenizer.tokenizer_mend import MendedTokenizer
+from tests.made.trained_bpe import train_bpe
 
 TEXTS = [f"The function {word} returns the {word} of its argument." for word in ("length", "sum", "copy")] * 4
 LLAMA3_TEMPLATE = (
@@ -32,7 +32,7 @@ def text() -> str:
 def test_a_good_one_is_not_changed(text: str) -> None:
     good = MendedTokenizer(text, LLAMA3, 290)
     assert judge_tokenizer(text) == good == judge_tokenizer(text, json.dumps(tokenizer_config()))
-    assert judge_tokenizer(text, "", TEMPLATE) == good
+    assert judge_tokenizer(text, "", template()) == good
     for config in ({"pad_token": "<pad>"}, {"eos_token": {"content": "<|eot_id|>"}}):  # the names of Llama 3 come first
         assert judge_tokenizer(text, json.dumps(config)) == good
 
@@ -96,7 +96,7 @@ def test_all_faults_are_told_at_once(text: str) -> None:
             "",
             "Keeps its chat template 'default' of default, tool_use.",
         ),
-        ({"chat_template": TEMPLATE}, LLAMA3_TEMPLATE, "Keeps its chat template."),
+        ({"chat_template": template()}, LLAMA3_TEMPLATE, "Keeps its chat template."),
         ({"bos_token": {"content": "<|begin_of_text|>"}, "chat_template": LLAMA3_TEMPLATE}, "", "Keeps its chat template."),
     ],
 )

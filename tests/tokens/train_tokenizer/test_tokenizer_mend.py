@@ -11,10 +11,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from stages.examples.items.chat import LLAMA3, ChatTokens, render, render_prompt
 from stages.tokens.tokenizer.bpe import encode_texts, load_chat_format, load_plain, write_config
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from stages.tokens.train_tokenizer.tokenizer_check import PROBES, MappingFaults, judge_tokenizer
 from stages.tokens.train_tokenizer.tokenizer_mend import NO_CHATS, MendedTokenizer
 from tests.made.published_models import qwen3_tokenizer
+from tests.made.trained_bpe import train_bpe
 
 TEXTS = [f"The function {word} returns the {word} of its argument.\n\nIt raises an error." for word in ("length", "sum", "copy")] * 4
 MESSAGES = [

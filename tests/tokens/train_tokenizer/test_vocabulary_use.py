@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stages.tokens.train_tokenizer import vocabulary_report
-from stages.tokens.train_tokenizer.bpe_training import train_bpe
 from stages.tokens.train_tokenizer.vocabulary_report import baseline_use, vocabulary_use
+from tests.made.trained_bpe import train_bpe
 from tests.tokens.train_tokenizer.test_tokenizer_mend import like_llama2
 
 

@@ -15,7 +15,7 @@ def test_a_budget_in_steps() -> None:
     phases = planned_phases(100, [BatchSize(0, 8)])
     assert Budget(steps=7).in_steps(phases) == 7
     assert Budget(tokens=1600).in_steps(phases) == 2 and Budget(tokens=1601).in_steps(phases) == 3
-    later = planned_phases(100, [BatchSize(0, 4)], first_step=1)
+    later = phase_table([SequenceRange(0, 10**6, 100)], [BatchSize(0, 4)], 1)
     assert Budget(tokens=1601).in_steps(later, tokens_before=800) == 1 + 3, "one step of eight sequences before, then steps of four"
     assert Budget(epochs=2.5).in_steps(phases, 40) == 12
     assert Budget(epochs=0.01).in_steps(phases, 40) == 1

@@ -8,21 +8,13 @@ import torch
 from stages.training.checkpoints.convert import hugging_face_model, hugging_face_name, largest_difference
 from stages.training.model.config import Llama3Scaling, ModelConfig, Recompute, YarnScaling
 from stages.training.model.llama import CausalFilter, Llama, build, initial_value, whole_sequences
+from tests.training.made import LEGEND
 
 SPECIAL = {"bos": 1, "eos": 2, "pad": 0}
 SCALING = {"factor": 8, "original_max_position_embeddings": 16}
 AFTER = {"norm_placement": "after", "qk_norm": True}
 OLMO_3 = AFTER | {"num_hidden_layers": 4, "sliding_layers": [0, 1, 2], "sliding_window": 7, "rope_scaling": SCALING | {"name": "yarn"}}
 """Three of four blocks with a window, and YaRN in the fourth, of which 64 tokens are four original contexts."""
-LEGEND = {
-    "vocab_size": 97,
-    "num_hidden_layers": 3,
-    "hidden_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 80,
-    "max_position_embeddings": 64,
-}
 
 
 def random_model(**change: object) -> tuple[ModelConfig, Llama]:

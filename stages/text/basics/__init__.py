@@ -1,1 +1,0 @@
-"""Functions that several parts of text use: compiled loops, Unicode form NFC, hash sampling, estimates, statistical tests."""

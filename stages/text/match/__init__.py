@@ -1,1 +1,0 @@
-"""Words, MinHash signatures, clusters and n-grams: the comparisons of deduplication and decontamination."""

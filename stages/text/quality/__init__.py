@@ -1,1 +1,0 @@
-"""Signals, rules, Unicode repair and redaction of the filter stage."""

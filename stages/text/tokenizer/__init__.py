@@ -1,1 +1,0 @@
-"""Training, checking and loading of tokenizers."""

@@ -1,1 +1,0 @@
-"""Token spans, packed into sequences."""

@@ -1,1 +1,0 @@
-"""Functions from the bytes of a WARC file to the text of a page."""
