@@ -270,7 +270,7 @@ def _unchanged(task: ExtractTask, folder: Path) -> Iterator[tuple[BinaryIO, Exte
         do="Run the recipe again; the crawl stage takes the new content as a new input.",
     )
     try:
-        with (task.cache.held(task.file, folder) if task.cache else nullcontext(task.file)) as file, opened(file.uri) as stream:
+        with task.cache.held(task.file, folder) if task.cache else nullcontext(task.file) as file, opened(file.uri) as stream:
             if stream.seek(0, 2) != task.size_bytes:
                 raise changed
             yield stream, file

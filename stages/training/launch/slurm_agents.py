@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.record.contract.runtime import SlurmTraining
+from stages.record.engines.left_jobs import SLURM_JOB
 from stages.record.engines.slurm import NEVER, active, call, cancel
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
@@ -179,4 +180,4 @@ def _name(start: AgentStart) -> str:
 
 
 def _name_path(scratch: Path) -> Path:
-    return scratch / "slurm-job.json"
+    return scratch / SLURM_JOB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -80,9 +81,7 @@ def test_an_object_that_somebody_deleted_is_a_start_that_may_be_repeated(tmp_pat
 
 def test_a_pod_that_was_evicted_is_a_start_that_may_be_repeated(tmp_path: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = '{"status": {"conditions": [{"type": "Failed", "status": "True", "message": "pod evicted"}]}}'
-    monkeypatch.setattr(
-        kubernetes_agents, "kubectl", lambda *words, **given: kubernetes_agents.subprocess.CompletedProcess([], 0, failed, "")
-    )
+    monkeypatch.setattr(kubernetes_agents, "kubectl", lambda *words, **given: subprocess.CompletedProcess([], 0, failed, ""))
     ended = pods(tmp_path, cluster).ended()
     assert ended and ended.passing and ended.text == "The JobSet loam-r failed: pod evicted"
 
