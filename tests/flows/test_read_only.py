@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -196,3 +198,48 @@ def test_a_dashboard_that_is_told_to_stop_ends_with_0(home: Path, stop: signal.S
     process.send_signal(stop)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0 and "Traceback" not in said
+
+
+SLOW_DASHBOARD = """
+import asyncio, sys, time
+from dashboards import app
+from flows.cli import main
+real, app.STOP_S = asyncio.to_thread, 0.2
+
+async def slow(work, *arguments, **named):
+    def later():
+        print("began", flush=True)
+        time.sleep(3)
+        return work(*arguments, **named)
+    return await real(later)
+
+asyncio.to_thread = slow
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("stops", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGINT, signal.SIGINT]])
+def test_a_dashboard_that_stops_in_the_middle_of_a_request_says_nothing(home: Path, stops: list[signal.Signals]) -> None:
+    """Catches: a traceback of CancelledError after Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_DASHBOARD, "dashboard", "--port", "0", "--home", str(home)],
+        cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    url, answers = process.stdout.readline().split()[0], list[str]()
+
+    def ask() -> None:
+        try:
+            urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(url, timeout=60)
+        except OSError as error:
+            answers.append(str(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert process.stdout.readline() == "began\n"
+    for stop in stops:
+        process.send_signal(stop)
+    _, said = process.communicate(timeout=60)
+    asking.join(60)
+    assert (process.returncode, said) == (0, "") and answers, "the request was cut off"
