@@ -1,11 +1,12 @@
 """Keeps copies of remote input files in a folder, within a limit of size, so that another extraction of them reads no byte over the network.
 
 A copy is named after address and identity (ETag and size) of its file, and after its own sha256.
-Guarantee: a copy appears whole, after the size was counted and the ETag asked for again, and its sha256 is compared at each use: one that a disk has damaged is
-removed and fetched again. A reader has a hard link of its own, so nothing takes a copy away from it, on any machine. A copy that is fetched has its
-size set aside first and counted by all others, so the copies never exceed the limit: those used longest ago are removed, never one that
-is read. Where that does not make room, the file is streamed as without a cache. A full disk is an error, as everywhere.
-Cost: a listing of the folder per file, a read of a copy per use (1 to 2 GB/s). Two readers that need a file at the same moment both fetch it.
+Guarantee: a copy appears whole, after the size was counted and the ETag asked for again, and its sha256 is compared at each use: one that a disk has
+damaged is removed and fetched again. A reader has a hard link of its own, so nothing takes a copy away from it, on any machine. A copy that is
+fetched has its size set aside first, which all others count, so no fetch makes the copies exceed the limit: those used longest ago are removed,
+never one that is read. Where that does not make room, the file is streamed as without a cache. A full disk is an error, as everywhere. A limit that
+is lowered takes effect when the next file is fetched.
+Cost: a listing of the folder per file, and a read of a copy per use (about 1 GB/s). Two readers that need a file at the same moment both fetch it.
 """
 
 from __future__ import annotations
