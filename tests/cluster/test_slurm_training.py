@@ -126,7 +126,7 @@ def tell_that_time_is_up(cluster: Cluster, running: subprocess.Popen[bytes], fol
 
 SAID = {
     nothing: "", kill_a_rank: "starts the training again from its last snapshot", kill_a_node: "starts the training again from its last snapshot",
-    kill_the_driver: "goes on with job", kill_the_driver_and_ask_for_more: "cancels job", tell_that_time_is_up: "The time of the job of Slurm is up",
+    kill_the_driver: "goes on with job", kill_the_driver_and_ask_for_more: "ends job", tell_that_time_is_up: "The time of the job of Slurm is up",
 }  # fmt: skip
 
 

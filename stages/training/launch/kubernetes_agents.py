@@ -23,7 +23,7 @@ from pydantic import JsonValue
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import KubernetesRequest
 from stages.record.engines.kubernetes import kubectl
-from stages.record.engines.left_jobs import KUBERNETES_JOB
+from stages.record.engines.left_jobs import KUBERNETES_JOB, end_job
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
@@ -84,7 +84,8 @@ class PodAgents(Agents):
 
     def end(self) -> None:
         """Deletes the object, with its pods."""
-        _delete(self.asked, self.name, self.start.scratch)
+        kubectl("delete", self.asked.namespace, f"{self.asked.kind.lower()}/{self.name}", "--ignore-not-found", "--timeout=60s")
+        _name_path(self.start.scratch).unlink(missing_ok=True)
 
 
 def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
@@ -103,8 +104,7 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
             if found := _left(asked, job, variables):
                 log(f"goes on with {asked.kind} {name} of Kubernetes, which a driver left that was killed")
                 return found
-            log(f"deletes {asked.kind} {name} of Kubernetes, which a driver left that was killed")
-            _delete(asked, name, scratch)
+            end_job(_name_path(scratch), log)
         given, file = write_start(job, variables)
         name = f"loam-{given.run}"
         made = manifest(asked, given, file, name, job.machine.device == "cuda")
@@ -207,11 +207,6 @@ def refuse_unfit_kubernetes(asked: KubernetesRequest) -> None:
     if done.returncode:
         do = "Install JobSet or Kubeflow Trainer in the cluster, or correct runtime.kubernetes."
         raise RecipeError(f"Kubernetes does not list {asked.kind}s: {last_line(done.stderr)}", where="runtime.kubernetes", do=do)
-
-
-def _delete(asked: KubernetesRequest, name: str, scratch: Path) -> None:
-    kubectl("delete", asked.namespace, f"{asked.kind.lower()}/{name}", "--ignore-not-found", "--timeout=60s")
-    _name_path(scratch).unlink(missing_ok=True)
 
 
 def _name_path(scratch: Path) -> Path:
