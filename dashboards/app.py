@@ -9,6 +9,8 @@ Cost: a second to import NiceGUI; per open page some hundred KB of memory.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import Callable, Mapping
@@ -23,6 +25,7 @@ from stages.record.contract.errors import StageError
 from stages.record.processes import termination_raises
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from stages.record.contract.declaration import Stage
@@ -84,7 +87,21 @@ def serve(home: Path, stages: Mapping[str, Stage], port: int, announce: Callable
             make_app(home, stages, token), http="h11", ws="websockets-sansio", log_level="warning", access_log=False,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES, timeout_graceful_shutdown=STOP_S,
         )  # fmt: skip
-        uvicorn.Server(config).run(sockets=[listener])  # after SIGTERM it ends its requests, and then raises the signal again
+        run_server(config, listener)
+
+
+def run_server(config: uvicorn.Config, listener: socket.socket) -> None:
+    """Runs a server until interrupted or terminated. It ends its requests, says nothing of those that it cuts off, and raises the signal again."""
+    import uvicorn
+
+    logging.getLogger("uvicorn.error").addFilter(_is_no_stop)  # here, because a Config sets up the loggers
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _is_no_stop(record: logging.LogRecord) -> bool:
+    """Returns whether a record of the server is of something else than what it ended because it was told to stop."""
+    text, error = record.getMessage(), record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and "CancelledError" not in text and not text.startswith("Cancel ")
 
 
 def bound(port: int) -> socket.socket:

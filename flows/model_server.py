@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
 
-from dashboards.app import bound
+from dashboards.app import bound, run_server
 from dashboards.guard import local_only
 from stages.examples.items.chat import prompt_ids
 from stages.questions.talk.conversation import prompt_of
@@ -270,4 +270,4 @@ def serve(found: ExportedModel, port: int, announce: Callable[[ServedModel], Non
         app = make_app(load(found), token)
         listener.listen()
         announce(ServedModel(f"http://127.0.0.1:{listener.getsockname()[1]}/v1", token, found.alias))
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+        run_server(uvicorn.Config(app, log_level="warning"), listener)

@@ -201,19 +201,23 @@ def refuse_missing(session: Session, plan: Plan) -> None:
         raise RecipeError(what, where=session.recipe.source, do="Provide them, or change the recipe (`--set node.key=value`).")
 
 
-def refuse_announced(session: Session, plan: Plan, size: Sequence[tuple[str, str]]) -> None:
+def refuse_announced(session: Session, plan: Plan, forced: Collection[str] = (), size: Sequence[tuple[str, str]] | None = None) -> None:
     """Refuses a plan of which a node to build will be refused for data that exist.
 
     Args:
         session: the recipe and the home.
         plan: the plan.
-        size: the rows of `training_size`.
+        forced: nodes to build again although they are cached.
+        size: the rows of `training_size`; None computes them if such a node is to be built.
 
     Raises:
         RecipeError: it has the words of the refusal.
     """
-    built = {REFUSING.get(step.node): step.state not in READY for step in plan.steps}
-    refused = [f"{what}: {value.removeprefix(REFUSED)}" for what, value in size if value.startswith(REFUSED) and built.get(what)]
+    from stages.questions.training_size import training_size
+
+    built = {REFUSING.get(step.node): step.state not in READY or step.node in forced for step in plan.steps}
+    rows = size or (training_size(session.recipe, plan) if any(built.get(what) for what in REFUSING.values()) else ())
+    refused = [f"{what}: {value.removeprefix(REFUSED)}" for what, value in rows if value.startswith(REFUSED) and built.get(what)]
     if refused:
         raise RecipeError(
             f"The run will be refused; {refused[0]}", where=session.recipe.source, do="Change what it names (`--set node.key=value`)."

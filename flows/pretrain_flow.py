@@ -8,7 +8,15 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.execute import run_nodes
-from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing, split_settings, with_expectations
+from flows.opened_recipe import (
+    forced_nodes,
+    open_session,
+    refuse_announced,
+    refuse_damaged,
+    refuse_missing,
+    split_settings,
+    with_expectations,
+)
 from flows.prefect_server import end_with_worker
 from flows.task import link_report, step
 
@@ -41,6 +49,7 @@ def pretrain(recipe: str = "full", until: str = "", start: str = "", set: str = 
     refuse_missing(session, plan)
     forced = forced_nodes(session, plan, start, [node.strip() for node in force.split(",") if node.strip()], until)
     refuse_damaged(session, plan, forced)
+    refuse_announced(session, plan, forced)
     session = with_expectations(session, plan, until, forced)
     command = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start, "set": set, "force": force}
     run_id = run_nodes(session, session.steps(until), step, command, forced, name=name)

@@ -15,6 +15,7 @@ from flows.execute import refuse_unbuilt, target_of
 from flows.opened_recipe import Session
 from flows.pipeline import pipeline, stage_of
 from stages.record.contract.errors import LoamError, RecipeError, StageError, of_the_disk
+from stages.record.engines.left_jobs import end_left
 from stages.record.index import database
 from stages.record.run import runner, scratch
 from stages.record.run.node_job import NodeJob, prepare
@@ -75,6 +76,7 @@ def blame_node(home: Path, job: NodeJob, step: int, report: Report) -> Blame:
         with runs.hold_home(home), runner.held(home, job, OWNER, report):
             runner.refuse_damaged_inputs(home, job, OWNER, report)
             folder = scratch.blame_path(home, job)
+            end_left(folder, lambda line: report(runner.Event("log", job.node, {"line": line})))
             shutil.rmtree(folder, ignore_errors=True)
             (folder / "work").mkdir(parents=True)
             context = runner.make_context(home, job, folder / "work", report, _refuse_record)

@@ -71,7 +71,7 @@ def run(
         The exit code.
     """
     from flows.execute import perform_here, run_nodes
-    from flows.opened_recipe import forced_nodes, open_session, refuse_damaged, refuse_missing, with_expectations
+    from flows.opened_recipe import forced_nodes, open_session, refuse_announced, refuse_damaged, refuse_missing, with_expectations
     from flows.prefect_events.event_sender import ShownAs
     from stages.record.contract.states import NodeState
     from stages.record.store.continued_run import refuse_taken
@@ -82,6 +82,7 @@ def run(
     refuse_taken(session.home, name, session.recipe)
     forced = forced_nodes(session, plan, start, until=until)
     refuse_damaged(session, plan, forced)
+    refuse_announced(session, plan, forced)
     session = with_expectations(session, plan, until, forced)
     command: dict[str, str | bool] = {"flow": "pretrain", "recipe": recipe, "until": until, "start": start}
     command |= {"set": shlex.join(settings), "force": ""}
@@ -149,7 +150,7 @@ def plan(
     answer(common, value | {"derived": derived}, lambda: _show_plan(with_estimates(steps, estimates), derived, found.off, lines))
     refuse_missing(session, found)
     refuse_damaged(session, found)
-    refuse_announced(session, found, size)
+    refuse_announced(session, found, size=size)
     return 0
 
 

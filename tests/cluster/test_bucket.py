@@ -10,6 +10,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from hashlib import sha256
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.record.store.input_cache import PART
 from stages.record.store.manifest_schema import FileEntry
 from stages.record.store.object_store import ObjectStore, open_store
 from tests.cluster.bucket_server import BucketServer
@@ -71,6 +74,43 @@ def test_a_large_file_is_sent_in_parts(server: BucketServer, tmp_path: Path) -> 
     (tmp_path / "a").write_bytes(data)
     store.upload(tmp_path / "a", file)
     assert store.has(file) and store.download(file, tmp_path / "b", tmp_path) and (tmp_path / "b").read_bytes() == data
+
+
+FETCH = """
+import sys
+from pathlib import Path
+from stages.record.store.external import resolve_files
+from stages.record.store.input_cache import InputCache
+(file,) = resolve_files(["s3://loam/input/big.warc"], {}, "crawl.warcs")
+folder = Path(sys.argv[1]) / sys.argv[2]
+folder.mkdir()
+with InputCache(Path(sys.argv[1]) / "cache", int(sys.argv[3])).held(file, folder) as held:
+    print(held.uri, flush=True)
+    print(len(Path(held.uri).read_bytes()), flush=True)
+"""
+
+
+def test_a_copy_of_a_remote_file_is_whole_after_a_kill_and_with_two_processes_at_once(server: BucketServer, tmp_path: Path) -> None:
+    import boto3
+
+    data = random.Random(7).randbytes(60 << 20)
+    boto3.Session().client("s3").put_object(Bucket="loam", Key="input/big.warc", Body=data)
+    cache = tmp_path / "cache"
+
+    def fetch(name: str, limit_bytes: int = 200 << 20) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", FETCH, str(tmp_path), name, str(limit_bytes)], stdout=subprocess.PIPE, text=True)
+
+    killed = fetch("killed")
+    until(lambda: cache.is_dir() and bool(list(cache.iterdir())), 60)
+    killed.kill()
+    killed.wait(60)
+    assert [path.name.startswith(PART) for path in cache.iterdir()] == [True], "it was killed while it fetched"
+    both = [fetch("one"), fetch("two")]
+    assert [one.communicate(timeout=120)[0].splitlines()[1] for one in both] == [str(len(data))] * 2
+    (copy,) = (path for path in cache.iterdir() if not path.name.startswith(PART))
+    assert copy.read_bytes() == data
+    streamed = fetch("three", (100 << 20))
+    assert streamed.communicate(timeout=120)[0].startswith(f"{tmp_path}/three/cached/big.warc"), "it is there already"
 
 
 def manifests() -> dict[str, bytes]:

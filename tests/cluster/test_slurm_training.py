@@ -17,6 +17,7 @@ import pytest
 
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import SlurmTraining
+from stages.record.engines.left_jobs import SLURM_JOB, end_left
 from stages.record.engines.slurm import refuse_unfit_slurm
 from stages.training.job.job import Machine, RankJob, write_job
 from stages.training.launch.events import event_path
@@ -125,7 +126,7 @@ def tell_that_time_is_up(cluster: Cluster, running: subprocess.Popen[bytes], fol
 
 SAID = {
     nothing: "", kill_a_rank: "starts the training again from its last snapshot", kill_a_node: "starts the training again from its last snapshot",
-    kill_the_driver: "goes on with job", kill_the_driver_and_ask_for_more: "cancels job", tell_that_time_is_up: "The time of the job of Slurm is up",
+    kill_the_driver: "goes on with job", kill_the_driver_and_ask_for_more: "ends job", tell_that_time_is_up: "The time of the job of Slurm is up",
 }  # fmt: skip
 
 
@@ -156,6 +157,26 @@ def test_two_nodes_give_the_bytes_of_one_machine(
         steps = [json.loads(line)["step"] for line in first.read_text().splitlines() if '"kind": "step"' in line]
         assert steps == list(range(1, STEPS + 1)), "one start made every step"
     assert not cluster.run("squeue", "-h").strip() and not ranks(tmp_path)
+    until(lambda: cluster.states() <= {"idle"}, 120)
+
+
+def test_a_job_whose_folder_is_about_to_go_is_ended_first(
+    job: RankJob, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other code does with what an earlier driver left. Catches: ranks that go on in a folder that is gone."""
+    there = at(job, tmp_path, nodes=2, elsewhere=True)
+    running = driver(there, cluster, tmp_path)
+    first = event_path(Path(there.scratch), 0)
+    until(lambda: running.poll() is not None or (first.is_file() and first.read_text().count('"kind": "step"') > 5), 300)
+    assert running.poll() is None, (tmp_path / "said").read_text()
+    kill_the_driver(cluster, running, tmp_path)
+    assert len(ranks(tmp_path)) == 2 and cluster.run("squeue", "-h", "-o", "%j").startswith("loam:"), "it works on"
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    said: list[str] = []
+    end_left(tmp_path, said.append)
+    assert not cluster.run("squeue", "-h").strip() and len(said) == 1 and not (Path(there.scratch) / SLURM_JOB).exists()
+    until(lambda: not ranks(tmp_path), 30)
     until(lambda: cluster.states() <= {"idle"}, 120)
 
 

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ import pytest
 from flows import opened_recipe
 from flows.cli import main
 from flows.opened_recipe import refuse_announced
+from stages.questions import training_size
 from stages.questions.plan import Plan, Planned
 from stages.questions.planned_ranges import REFUSED
 from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.states import NodeState
 from stages.record.index import database
 from stages.record.store import external, manifest, names
 from stages.record.store.files import only_reading, write_durably
@@ -115,16 +119,51 @@ def test_an_empty_path_of_a_recipe_is_named(tmp_path: Path) -> None:
         external.resolve_files([""], {}, "crawl.warcs")
 
 
-def test_a_plan_ends_as_the_run_that_it_announces(home: Path) -> None:
+def test_a_plan_ends_as_the_run_that_it_announces(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = opened_recipe.open_session("tiny", (), str(home))
     rows = [("mixture", f"{REFUSED}The mixture takes more than it has."), ("pretraining", f"{REFUSED}It is too long.")]
+    both = Plan((Planned("mix", NodeState.CACHED), Planned("pretrain", NodeState.CACHED)))
     with pytest.raises(RecipeError, match="The run will be refused; mixture: The mixture takes more than it has.") as caught:
-        refuse_announced(session, Plan((Planned("mix", "missing"), Planned("pretrain", "waiting"))), rows)  # type: ignore[arg-type]
+        refuse_announced(session, Plan((Planned("mix", NodeState.MISSING), Planned("pretrain", NodeState.WAITING))), size=rows)
     assert caught.value.exit_code == 2
     with pytest.raises(RecipeError, match="pretraining: It is too long"):
-        refuse_announced(session, Plan((Planned("mix", "cached"), Planned("pretrain", "missing"))), rows)  # type: ignore[arg-type]
-    refuse_announced(session, Plan((Planned("mix", "cached"), Planned("pretrain", "cached"))), rows)  # type: ignore[arg-type]
-    refuse_announced(session, Plan((Planned("encode", "missing"),)), rows)  # type: ignore[arg-type]
+        refuse_announced(session, Plan((Planned("mix", NodeState.CACHED), Planned("pretrain", NodeState.MISSING))), size=rows)
+    with pytest.raises(RecipeError, match="pretraining: It is too long"):
+        refuse_announced(session, both, ["pretrain"], rows)
+    refuse_announced(session, both, size=rows)
+    refuse_announced(session, Plan((Planned("encode", NodeState.MISSING),)), size=rows)
+    monkeypatch.setattr(training_size, "training_size", lambda *_: pytest.fail("it costs time, and nothing can be refused"))
+    refuse_announced(session, both)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "tiny"],
+        ["run", "tiny", "--until", "pretrain"],
+        ["sweep", "tiny", "--over", "pretrain.learning_rate=[0.003, 0.004]"],
+    ],
+)
+def test_a_run_is_refused_before_any_work_with_the_words_of_its_plan(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: hours of work before a refusal that `loam plan` says at once."""
+    monkeypatch.setattr(training_size, "training_size", lambda *_: [("pretraining", f"{REFUSED}It is too long.")])
+    assert main(["plan", "tiny", "--home", str(tmp_path)]) == 2
+    planned = capsys.readouterr().err
+    assert "The run will be refused; pretraining: It is too long." in planned
+    assert main([*words, "--home", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == planned and not (tmp_path / "artifacts").exists() and not (tmp_path / "runs").exists()
+
+
+def test_the_flow_refuses_what_its_plan_announces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows import pretrain_flow
+
+    monkeypatch.setattr(training_size, "training_size", lambda *_: [("mixture", f"{REFUSED}It takes more than it has.")])
+    monkeypatch.setattr(pretrain_flow, "end_with_worker", lambda: None)
+    with pytest.raises(RecipeError, match="The run will be refused; mixture: It takes more than it has"):
+        pretrain_flow.pretrain.fn(recipe="tiny", home=str(tmp_path))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_folder_in_place_of_the_index_or_of_another_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,3 +195,48 @@ def test_a_dashboard_that_is_told_to_stop_ends_with_0(home: Path, stop: signal.S
     process.send_signal(stop)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0 and "Traceback" not in said
+
+
+SLOW_DASHBOARD = """
+import asyncio, sys, time
+from dashboards import app
+from flows.cli import main
+real, app.STOP_S = asyncio.to_thread, 0.2
+
+async def slow(work, *arguments, **named):
+    def later():
+        print("began", flush=True)
+        time.sleep(3)
+        return work(*arguments, **named)
+    return await real(later)
+
+asyncio.to_thread = slow
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("stops", [[signal.SIGTERM], [signal.SIGINT], [signal.SIGINT, signal.SIGINT]])
+def test_a_dashboard_that_stops_in_the_middle_of_a_request_says_nothing(home: Path, stops: list[signal.Signals]) -> None:
+    """Catches: a traceback of CancelledError after Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_DASHBOARD, "dashboard", "--port", "0", "--home", str(home)],
+        cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None
+    url, answers = process.stdout.readline().split()[0], list[str]()
+
+    def ask() -> None:
+        try:
+            urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(url, timeout=60)
+        except OSError as error:
+            answers.append(str(error))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert process.stdout.readline() == "began\n"
+    for stop in stops:
+        process.send_signal(stop)
+    _, said = process.communicate(timeout=60)
+    asking.join(60)
+    assert (process.returncode, said) == (0, "") and answers, "the request was cut off"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from stages.corpus.crawl import stage as crawl
 from stages.corpus.extract.stage import STAGE
-from stages.record.contract.errors import RecipeError
+from stages.record.contract.errors import RecipeError, StageError
 from stages.record.store import external, remote
 from stages.record.store.external import resolve_files
 from stages.record.tables.parquet import read_rows
@@ -78,3 +82,47 @@ def test_documents_of_a_bucket_are_those_of_local_files(s3: S3, tmp_path: Path) 
         pages = run_stage(STAGE, {}, {"warc": warc}, tmp_path / name, runtime={"workers": 1})
         found.append([row for path in sorted((pages.path / "documents").iterdir()) for row in read_rows(path)])
     assert found[0] == found[1] and len(found[0]) == 6 and next(kinds, "none") == "none"
+
+
+@pytest.mark.parametrize("suffix", ["warc.gz", "jsonl.gz", "parquet"])
+def test_an_extraction_with_other_settings_reads_no_byte_of_the_bucket_again(suffix: str, s3: S3, tmp_path: Path) -> None:
+    """Of the first answers with a file, one is cut, one says 500 and one is not sent. Shards are those of an extraction without the cache."""
+    for number in range(2):
+        s3.objects[f"crawl/{number}.{suffix}"] = given_file(tmp_path, number, suffix)
+    warc = run_stage(crawl.STAGE, {"sources": {"web": ["s3://bucket/crawl/*"]}}, {}, tmp_path / "home")
+    kinds = iter(["cut", "500", "lost"])
+    s3.fault = lambda request: next(kinds, "") if request.method == "GET" and request.key in s3.objects else ""
+    made = []
+    for name, settings, runtime in (("streamed", {}, {}), ("copied", {}, CACHE), ("again", {"min_chars": 2}, CACHE)):
+        s3.requests.clear()
+        home = tmp_path / ("plain" if name == "streamed" else "home")
+        pages = run_stage(STAGE, settings, {"warc": warc}, home, runtime={"workers": 2, **runtime})
+        read = [request.key for request in s3.requests if request.method == "GET" and request.key in s3.objects]
+        made.append({path.name: path.read_bytes() for path in sorted(pages.path.rglob("*.parquet"))})
+        assert bool(read) == (name != "again")
+    assert made[0] == made[1] == made[2] and next(kinds, "none") == "none"
+    assert len(list((tmp_path / "home" / "cache" / "inputs").iterdir())) == 2 and not (tmp_path / "plain" / "cache").exists()
+    assert not list((tmp_path / "home" / "scratch").glob("*"))
+
+
+CACHE = {"input_cache_bytes": 10**6}
+
+
+def given_file(folder: Path, number: int, suffix: str) -> bytes:
+    """Returns the content of a file of three pages or documents."""
+    rows = [{"text": f"The document {number} {n} tells of the sea and of those who sail on it."} for n in range(3)]
+    if suffix == "jsonl.gz":
+        return gzip.compress("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), folder / "rows.parquet")
+        return (folder / "rows.parquet").read_bytes()
+    return b"".join(page(10 * number + n) for n in range(1, 4))
+
+
+def test_a_file_that_changes_after_the_crawl_is_refused_with_a_cache_too(s3: S3, tmp_path: Path) -> None:
+    s3.objects["crawl/a.warc.gz"] = page(1)
+    warc = run_stage(crawl.STAGE, {"warcs": ["s3://bucket/crawl/*"]}, {}, tmp_path)
+    run_stage(STAGE, {}, {"warc": warc}, tmp_path, runtime=CACHE)
+    s3.objects["crawl/a.warc.gz"] = page(2)
+    with pytest.raises(StageError, match="The file has changed since the crawl stage read it"):
+        run_stage(STAGE, {"min_chars": 2}, {"warc": warc}, tmp_path, runtime=CACHE)

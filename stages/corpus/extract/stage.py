@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -39,6 +39,7 @@ from stages.record.contract.declaration import Artifact, Context, ExternalFile, 
 from stages.record.contract.errors import StageError
 from stages.record.settings import StageConfig
 from stages.record.store import external
+from stages.record.store.input_cache import InputCache
 from stages.record.store.remote import opened
 from stages.record.tables.parquet import TableRow, schema, table_writer, write_rows
 from stages.record.tables.shards import Meter, run_shards
@@ -96,6 +97,7 @@ class ExtractTask:
         source: Name of its source.
         config: The settings of the stage.
         names: Field of a document -> its name in the file, where it is another.
+        cache: Where a copy of a remote file is kept; None keeps none.
     """
 
     number: int
@@ -105,6 +107,7 @@ class ExtractTask:
     source: str
     config: ExtractConfig
     names: Mapping[str, str] = field(default_factory=dict)
+    cache: InputCache | None = None
 
     @property
     def file(self) -> ExternalFile:
@@ -128,10 +131,12 @@ def run(config: ExtractConfig, inputs: Mapping[str, Artifact], out: Path, ctx: C
     """
     warc = inputs["warc"].path
     files: list[WarcFile] = json.loads((warc / "files.json").read_text(encoding="utf-8"))
+    limit_bytes = ctx.runtime.input_cache_bytes
+    cache = InputCache(ctx.cache / "inputs", limit_bytes) if limit_bytes else None
     tasks = []
     for number, file in enumerate(files):
         uri = str(warc / file["path"]) if "path" in file else file["uri"]
-        tasks.append(ExtractTask(number, uri, file["bytes"], file["identity"], file["source"], config, file.get("fields", {})))
+        tasks.append(ExtractTask(number, uri, file["bytes"], file["identity"], file["source"], config, file.get("fields", {}), cache))
     shards = run_shards(extract_file, tasks, ctx, "extract", [file["bytes"] for file in files], apart=True)
     for shard in shards:
         for bad in shard.result["bad"]:
@@ -170,8 +175,8 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
         StageError: The parser failed, or the file is not the one that the crawl stage read.
     """
     if import_documents.holds_documents(task.name):
-        with _unchanged(task):
-            return extract_rows(folder, task.file, task.number, task.source, task.config.min_chars, meter, task.names)
+        with _unchanged(task, folder) as (_, file):
+            return extract_rows(folder, file, task.number, task.source, task.config.min_chars, meter, task.names)
     from stages.corpus.extract.extracted_page import read_page
 
     bad: list[BadRecord] = []
@@ -180,7 +185,7 @@ def extract_file(folder: Path, task: ExtractTask, meter: Meter) -> ExtractedFile
 
     def documents(add_lines: Callable[[TableRow], None]) -> Iterator[Document]:
         seen: set[UUID] = set()
-        for record in _records(task):
+        for record in _records(task, folder):
             at = f"{task.name}:{record.ordinal}"
             meter.at(f"{at} {record.url}")
             try:
@@ -235,13 +240,13 @@ def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _records(task: ExtractTask) -> Iterator[WarcRecord]:
+def _records(task: ExtractTask, folder: Path) -> Iterator[WarcRecord]:
     """Yields the records of a WARC or WET file, or the page of a file of HTML."""
     from stages.corpus.warc.framing import WarcLimits
     from stages.corpus.warc.html_files import holds_html, html_record
     from stages.corpus.warc.records import read_records
 
-    with _unchanged(task) as stream:
+    with _unchanged(task, folder) as (stream, _):
         if holds_html(task.name):
             stream.seek(0)
             yield html_record(stream, task.name, task.source, task.identity, task.config.max_page_bytes)
@@ -250,11 +255,11 @@ def _records(task: ExtractTask) -> Iterator[WarcRecord]:
 
 
 @contextmanager
-def _unchanged(task: ExtractTask) -> Iterator[BinaryIO]:
-    """Opens a file, and checks it before and after it is read.
+def _unchanged(task: ExtractTask, folder: Path) -> Iterator[tuple[BinaryIO, ExternalFile]]:
+    """Opens a file, or its copy in the cache, and checks it before and after it is read. folder: That of the shard.
 
     Yields:
-        The file.
+        The open file, and what it was opened by.
 
     Raises:
         StageError: The file is gone, or is not the one that the crawl stage read.
@@ -265,10 +270,10 @@ def _unchanged(task: ExtractTask) -> Iterator[BinaryIO]:
         do="Run the recipe again; the crawl stage takes the new content as a new input.",
     )
     try:
-        with opened(task.uri) as stream:
+        with task.cache.held(task.file, folder) if task.cache else nullcontext(task.file) as file, opened(file.uri) as stream:
             if stream.seek(0, 2) != task.size_bytes:
                 raise changed
-            yield stream
+            yield stream, file
         if external.changed(task.file, {}):
             raise changed
     except FileNotFoundError:

@@ -172,6 +172,9 @@ class Runtime(StageConfig):
     store: str = Field("", pattern=r"^(s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][\w.-]*)*)?$")
     """A bucket, as s3://bucket or s3://bucket/prefix, in which the artifacts of runs are kept too. A node whose artifact is there is not built but fetched.
     It needs the extra `s3`. Credentials come from the environment or ~/.aws. Empty uses no store."""
+    input_cache_bytes: int = Field(0, ge=0, le=10**16)
+    """Most bytes of copies of a remote crawl (s3://, https://) that are kept in <home>/cache/inputs, so that another extraction does not read it over the
+    network again. Copies used longest ago are removed, never one that is read; a file that has no room is streamed. 0 keeps none."""
     openlineage: str = ""
     """Where OpenLineage events go: a file (one JSON event per line is appended) or an http(s) URL. Empty sends none. The endpoint's API key
     is read from the environment variable OPENLINEAGE_API_KEY."""

@@ -140,19 +140,6 @@ def run_on_slurm(jobs: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, l
     run_submissions(jobs, root, label, ClusterEngine(submit, _logs(root), "s", do))
 
 
-def cancel_before(root: Path) -> None:
-    """Cancels the array that a killed driver left for this folder, before another engine makes its shards.
-
-    Raises:
-        StageError: This machine cannot ask Slurm.
-    """
-    name = str(read_json(root / ARRAY).get("name", ""))
-    if not shutil.which("scancel"):
-        do = f"Run `scancel --user={getpass.getuser()} --name={name}` on a login node, then delete {root / ARRAY}."
-        raise StageError("An array of Slurm may still make these shards, and this machine has no scancel.", where=name, do=do)
-    _cancel(name, root)
-
-
 def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, label: str, stack: ExitStack) -> Submission:
     """Returns the array, after submitting what is missing. It is cancelled when `stack` is closed; one that has ended is not changed by it.
 

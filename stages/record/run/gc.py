@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from stages.record.contract.errors import RecipeError, StageError
+from stages.record.engines.left_jobs import end_left
 from stages.record.index import database, schema
 from stages.record.run import scratch
 from stages.record.run.eviction import SizeLimit, evicted
@@ -97,7 +98,7 @@ def collect(
 ) -> tuple[list[Collectable], int]:
     """Removes what `collectable` lists, without letting go of the home, and leases that nobody holds. Rebuilds the index if anything was removed.
 
-    Raises the errors of `collectable`.
+    Raises the errors of `collectable`, and a StageError if a job of a cluster works in a scratch folder and cannot be ended.
 
     Returns:
         The list of removed items and the bytes freed, counted as in the list.
@@ -107,6 +108,9 @@ def collect(
     with runs.hold_home(home, alone=True):
         finish_deletions(home)
         found = _listed(home, keep_runs, drop, describe, limit)
+        for row in found:
+            if row["artifact_id"].startswith(scratch.PREFIX):
+                end_left(home / row["artifact_id"], lambda line: None)
         for row in found:
             name = row["artifact_id"]
             folder = home / name if name.startswith(scratch.PREFIX) else home / "artifacts" / name

@@ -24,6 +24,7 @@ from typing import NamedTuple, TypedDict
 from stages.record.contract import source_code
 from stages.record.contract.states import RunState
 from stages.record.contract.strict_json import read_object
+from stages.record.engines.left_jobs import end_left
 from stages.record.run.node_job import NodeJob
 from stages.record.store import external, manifest, names, runs
 from stages.record.store.files import fsync, write_durably
@@ -141,7 +142,7 @@ def take_away(home: Path, job: NodeJob) -> None:
 def open_scratch(home: Path, job: NodeJob, held: Held, run_id: str, force: bool, say: Callable[[str], None]) -> Scratch:
     """Returns the job's scratch folders, which from now on belong to the run too. Content that other code left is discarded.
 
-    A lease that was lost meanwhile is a StageError.
+    Jobs of a cluster that work in such content are ended first. One that cannot be ended, and a lease that was lost meanwhile, are StageErrors.
 
     Args:
         home: The home folder.
@@ -158,6 +159,7 @@ def open_scratch(home: Path, job: NodeJob, held: Held, run_id: str, force: bool,
     else:
         if found.work.is_dir():
             say("starts anew, because other code left what an earlier run began")
+        end_left(folder, say)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     held.mark(folder / HOLDER)

@@ -156,9 +156,9 @@ def run_shards(
     missing = [i for i, folder in enumerate(folders) if folder.name not in there]
     if missing:
         if ctx.runtime.engine != "slurm" and (root / ARRAY).is_file():
-            from stages.record.engines.slurm import cancel_before
+            from stages.record.engines.left_jobs import end_job
 
-            cancel_before(root)
+            end_job(root / ARRAY, ctx.log)
         if ctx.runtime.engine == "local":
             for left in root.glob("*.partial"):
                 shutil.rmtree(left)  # of a killed run: no worker of it is alive

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from pydantic import JsonValue
 
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import KubernetesRequest
+from stages.record.engines.kubernetes import kubectl
+from stages.record.engines.left_jobs import KUBERNETES_JOB, end_job
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
@@ -73,7 +74,7 @@ class PodAgents(Agents):
 
     def conditions(self) -> dict[str, str] | Literal[False] | None:
         """Returns the conditions of the object that hold -> their messages; False if it is gone, None if Kubernetes does not answer."""
-        done = kubectl("get", self.asked, f"{self.asked.kind.lower()}/{self.name}", "--output=json", "--ignore-not-found")
+        done = kubectl("get", self.asked.namespace, f"{self.asked.kind.lower()}/{self.name}", "--output=json", "--ignore-not-found")
         if done.returncode:
             return None
         if not done.stdout.strip():
@@ -83,7 +84,8 @@ class PodAgents(Agents):
 
     def end(self) -> None:
         """Deletes the object, with its pods."""
-        _delete(self.asked, self.name, self.start.scratch)
+        kubectl("delete", self.asked.namespace, f"{self.asked.kind.lower()}/{self.name}", "--ignore-not-found", "--timeout=60s")
+        _name_path(self.start.scratch).unlink(missing_ok=True)
 
 
 def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
@@ -102,14 +104,13 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
             if found := _left(asked, job, variables):
                 log(f"goes on with {asked.kind} {name} of Kubernetes, which a driver left that was killed")
                 return found
-            log(f"deletes {asked.kind} {name} of Kubernetes, which a driver left that was killed")
-            _delete(asked, name, scratch)
+            end_job(_name_path(scratch), log)
         given, file = write_start(job, variables)
         name = f"loam-{given.run}"
         made = manifest(asked, given, file, name, job.machine.device == "cuda")
         write_durably(_name_path(scratch), json.dumps({"name": name, "object": made}))
         agents = PodAgents(given, asked, name)
-        done = kubectl("create", asked, "--filename=-", given=json.dumps(made))
+        done = kubectl("create", asked.namespace, "--filename=-", given=json.dumps(made))
         if done.returncode:
             agents.end()
             raise LaunchError(f"Kubernetes refuses the training: {last_line(done.stderr)} Correct runtime.kubernetes.")
@@ -160,7 +161,8 @@ def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str,
         {"name": "home", "persistentVolumeClaim": {"claimName": asked.claim}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
     ]
-    metadata: dict[str, JsonValue] = {"name": name, "labels": {QUEUE: asked.queue} if asked.queue else {}}
+    labels: JsonValue = {QUEUE: asked.queue} if asked.queue else {}
+    metadata: JsonValue = {"name": name, "namespace": asked.namespace, "labels": labels}
     head: dict[str, JsonValue] = {"apiVersion": VERSIONS[asked.kind], "kind": asked.kind, "metadata": metadata}
     if asked.kind == "TrainJob":
         containers: JsonValue = [{"name": "node", "volumeMounts": mounts}]
@@ -192,17 +194,6 @@ def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str,
     }
 
 
-def kubectl(verb: str, asked: KubernetesRequest, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Returns a finished command of kubectl in the namespace. It has a time limit; then the exit code is 1."""
-    command = ["kubectl", verb, f"--namespace={asked.namespace}", *words]
-    try:
-        return subprocess.run(
-            command, input=given, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", "no answer within 120 seconds")
-
-
 def refuse_unfit_kubernetes(asked: KubernetesRequest) -> None:
     """Checks, before any work, that this machine can create what the recipe asks for.
 
@@ -212,16 +203,11 @@ def refuse_unfit_kubernetes(asked: KubernetesRequest) -> None:
     if not shutil.which("kubectl"):
         do = "Run it where kubectl reaches the cluster, or set runtime.launcher=local."
         raise RecipeError("runtime.launcher is kubernetes, but this machine has no kubectl.", where="runtime.launcher", do=do)
-    done = kubectl("get", asked, asked.kind.lower(), "--output=name")
+    done = kubectl("get", asked.namespace, asked.kind.lower(), "--output=name")
     if done.returncode:
         do = "Install JobSet or Kubeflow Trainer in the cluster, or correct runtime.kubernetes."
         raise RecipeError(f"Kubernetes does not list {asked.kind}s: {last_line(done.stderr)}", where="runtime.kubernetes", do=do)
 
 
-def _delete(asked: KubernetesRequest, name: str, scratch: Path) -> None:
-    kubectl("delete", asked, f"{asked.kind.lower()}/{name}", "--ignore-not-found", "--timeout=60s")
-    _name_path(scratch).unlink(missing_ok=True)
-
-
 def _name_path(scratch: Path) -> Path:
-    return scratch / "kubernetes-job.json"
+    return scratch / KUBERNETES_JOB

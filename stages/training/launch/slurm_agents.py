@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.record.contract.runtime import SlurmTraining
+from stages.record.engines.left_jobs import SLURM_JOB, end_job
 from stages.record.engines.slurm import NEVER, active, call, cancel
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
@@ -112,8 +113,7 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
             if found := _left(asked, job, variables, log):
                 log(f"goes on with job {name} of Slurm, which a driver left that was killed")
                 return found
-            log(f"cancels job {name} of Slurm, which a driver left that was killed")
-            cancel(name)
+            end_job(_name_path(scratch), log)
         given, file = write_start(job, variables)
         name = _name(given)
         options = _options(asked, job, name)
@@ -179,4 +179,4 @@ def _name(start: AgentStart) -> str:
 
 
 def _name_path(scratch: Path) -> Path:
-    return scratch / "slurm-job.json"
+    return scratch / SLURM_JOB

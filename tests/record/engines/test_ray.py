@@ -280,7 +280,9 @@ def test_an_array_of_slurm_is_cancelled_before_ray_makes_its_shards(cluster: Pat
     root.mkdir(parents=True)
     (root / "slurm.json").write_text('{"name": "loam:toy:toys:1"}')
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(StageError, match="An array of Slurm may still make these shards"):
+    with pytest.raises(
+        StageError, match="Job loam:toy:toys:1 of Slurm, which an earlier run left, may still work, and this machine has no scancel"
+    ):
         run_shards(shard, words(1), a_stage(tmp_path / "scratch"), "toys")
 
 

@@ -239,7 +239,9 @@ def test_the_local_engine_cancels_the_array_of_a_killed_driver(arrays: Path, tmp
     stage.runtime = Runtime(workers=1)
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nowhere")
-        with pytest.raises(StageError, match="An array of Slurm may still make these shards, and this machine has no scancel") as caught:
+        with pytest.raises(
+            StageError, match="Job loam:.* of Slurm, which an earlier run left, may still work, and this machine has no scancel"
+        ) as caught:
             run_shards(shard, words(1), stage, "toys")
         assert f"--name={state_of(root)['name']}" in caught.value.do
     run_shards(shard, words(1), stage, "toys")

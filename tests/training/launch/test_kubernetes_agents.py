@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -48,12 +50,13 @@ def test_two_pods_give_the_bytes_of_one_machine(tmp_path: Path, cluster: Path, k
     launch(here, lambda rank, event: None, os.environ)
     there = at(job, tmp_path / "there", replace(job.machine, nodes=2, elsewhere=True))
     (Path(there.scratch)).mkdir()
-    (Path(there.scratch) / "kubernetes-job.json").write_text('{"name": "loam-old"}')
+    old = {"name": "loam-old", "object": {"kind": kind, "metadata": {"namespace": "default"}}}
+    (Path(there.scratch) / "kubernetes-job.json").write_text(json.dumps(old))
     (cluster / "loam-old").write_text("[]")
     told: list[str] = []
     training_run.run(there, listener(told), training_run.Observers(), starter(ASKED.model_copy(update={"kind": kind}), told.append))
     assert files(there) == files(here)
-    assert told[0] == f"deletes {kind} loam-old of Kubernetes, which a driver left that was killed" and not (cluster / "loam-old").exists()
+    assert told[0] == f"ends {kind} loam-old of Kubernetes, which an earlier run left" and not (cluster / "loam-old").exists()
     assert told[1].startswith(f"{kind} loam-") and "2 pods with 1 ranks each" in told[1]
     assert sorted(path.suffix for path in cluster.iterdir()) == ["", "", ".yaml"], (
         "kubectl, mode and what was created: the object itself is deleted"
@@ -80,9 +83,7 @@ def test_an_object_that_somebody_deleted_is_a_start_that_may_be_repeated(tmp_pat
 
 def test_a_pod_that_was_evicted_is_a_start_that_may_be_repeated(tmp_path: Path, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = '{"status": {"conditions": [{"type": "Failed", "status": "True", "message": "pod evicted"}]}}'
-    monkeypatch.setattr(
-        kubernetes_agents, "kubectl", lambda *words, **given: kubernetes_agents.subprocess.CompletedProcess([], 0, failed, "")
-    )
+    monkeypatch.setattr(kubernetes_agents, "kubectl", lambda *words, **given: subprocess.CompletedProcess([], 0, failed, ""))
     ended = pods(tmp_path, cluster).ended()
     assert ended and ended.passing and ended.text == "The JobSet loam-r failed: pod evicted"
 

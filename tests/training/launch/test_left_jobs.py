@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from stages.record.contract.errors import StageError
 from stages.record.contract.runtime import KubernetesRequest, SlurmTraining
+from stages.record.engines import kubernetes, left_jobs
+from stages.record.engines import slurm as slurm_engine
 from stages.training.job.job import Machine, RankJob, write_job
 from stages.training.launch import agents, kubernetes_agents, slurm_agents
 from stages.training.launch.events import event_path
@@ -34,11 +37,18 @@ class Slurm:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.runs: Any = frozenset()
+        self.stays = False
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
         monkeypatch.setattr(slurm_agents, "call", self.call)
-        monkeypatch.setattr(slurm_agents, "active", lambda name: self.runs)
-        monkeypatch.setattr(slurm_agents, "cancel", self.cancelled.append)
+        monkeypatch.setattr(left_jobs.shutil, "which", lambda name: name)
+        for module in (slurm_agents, slurm_engine):
+            monkeypatch.setattr(module, "active", lambda name: self.runs)
+            monkeypatch.setattr(module, "cancel", self.cancel)
+
+    def cancel(self, name: str) -> None:
+        self.cancelled.append(name)
+        self.runs = self.runs if self.stays else False
 
     def call(self, words: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
         self.submitted.append(next(word for word in words if word.startswith("--job-name")).partition("=")[2])
@@ -97,7 +107,17 @@ def test_a_job_that_runs_and_is_the_same_is_gone_on_with(
     assert (second.name == first.name) == goes_on and slurm.cancelled == ([] if goes_on else [first.name])
     assert slurm.submitted == ([first.name] if goes_on else [first.name, second.name])
     assert event_path(Path(job.scratch), 0).exists() == goes_on, "what the ranks have said is passed on, that of other ranks is not"
-    assert told[0] == f"{'goes on with' if goes_on else 'cancels'} job {first.name} of Slurm, which a driver left that was killed"
+    words = ("goes on with", "a driver left that was killed") if goes_on else ("ends", "an earlier run left")
+    assert told[0] == f"{words[0]} job {first.name} of Slurm, which {words[1]}"
+
+
+def test_no_second_job_is_submitted_while_the_first_may_work(job: RankJob, slurm: Slurm) -> None:
+    """Catches: two trainings that write into one folder, because the controller did not obey."""
+    first: Any = slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
+    slurm.stays = True
+    with pytest.raises(StageError, match=f"Job {first.name} of Slurm, which an earlier run left, may still work, and the cluster did not"):
+        slurm_agents.starter(SlurmTraining(), print)(longer(job, slurm), VARIABLES)
+    assert slurm.submitted == [first.name]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +227,8 @@ def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Pat
         return kubernetes_agents.starter(request, lambda text: None)(job, VARIABLES)
 
     deleted: list[str] = []
-    monkeypatch.setattr(kubernetes_agents, "kubectl", kubectl)
+    for module in (kubernetes_agents, kubernetes):
+        monkeypatch.setattr(module, "kubectl", kubectl)
     first, queued = started(ASKED), ASKED.model_copy(update={"queue": "gpus"})
     assert started(ASKED).name == first.name and not deleted
     second = started(queued)
