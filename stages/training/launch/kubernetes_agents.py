@@ -203,12 +203,20 @@ def kubectl(verb: str, asked: KubernetesRequest, *words: str, given: str = "") -
         return subprocess.CompletedProcess(command, 1, "", "no answer within 120 seconds")
 
 
-def refuse_unfit_kubernetes(asked: KubernetesRequest) -> None:
+def refuse_unfit_kubernetes(asked: KubernetesRequest, home: Path) -> None:
     """Checks, before any work, that this machine can create what the recipe asks for.
 
+    Args:
+        asked: What is asked for.
+        home: The home folder, an absolute path.
+
     Raises:
-        RecipeError: kubectl is missing, or the cluster does not have the kind of object.
+        RecipeError: The pods would not see the home, kubectl is missing, or the cluster does not have the kind of object.
     """
+    if not home.is_relative_to(asked.mount):
+        what = f"The pods would not see the home {home}: it is not below {asked.mount}, where they mount the claim."
+        do = "Set it to a folder that holds the home in this machine and in the pods, or name another home."
+        raise RecipeError(what, where="runtime.kubernetes.mount", do=do)
     if not shutil.which("kubectl"):
         do = "Run it where kubectl reaches the cluster, or set runtime.launcher=local."
         raise RecipeError("runtime.launcher is kubernetes, but this machine has no kubectl.", where="runtime.launcher", do=do)

@@ -68,6 +68,13 @@ def test_what_kubernetes_refuses_is_said_and_nothing_is_left(tmp_path: Path, clu
     assert not (Path(job.scratch) / "kubernetes-job.json").exists()
 
 
+@pytest.mark.parametrize("mount", ["/", "home", "/a:b", "/a\n- b: c", "/a\x00b"])
+def test_a_mount_that_kubernetes_or_a_shell_would_read_differently_is_refused(mount: str) -> None:
+    with pytest.raises(ValueError, match="mount"):
+        KubernetesRequest(mount=mount)
+    assert KubernetesRequest(mount="/shared/my home").mount == "/shared/my home"
+
+
 def pods(tmp_path: Path, cluster: Path) -> kubernetes_agents.PodAgents:
     start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 10, {}, {"module": "", "code": "", "versions": {}})
     return kubernetes_agents.PodAgents(start, ASKED, "loam-r")
@@ -106,10 +113,13 @@ def test_pods_get_what_is_asked_for() -> None:
 def test_what_is_missing_is_refused_before_any_work(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"launcher kubernetes needs kubernetes\.image and kubernetes\.claim"):
         Runtime.model_validate({"launcher": "kubernetes"})
-    refuse_unfit_kubernetes(ASKED)
+    refuse_unfit_kubernetes(ASKED, Path("/home/loam/x"))
+    for home in ("/home/loam2", "/data"):
+        with pytest.raises(RecipeError, match=rf"The pods would not see the home {home}: it is not below /home/loam, where they mount the claim"):
+            refuse_unfit_kubernetes(ASKED, Path(home))
     (cluster / "kubectl").write_text('#!/bin/sh\necho "error: the server doesn\'t have a resource type jobset" >&2\nexit 1\n')
     with pytest.raises(RecipeError, match="Kubernetes does not list JobSets: error: the server doesn't have a resource type"):
-        refuse_unfit_kubernetes(ASKED)
+        refuse_unfit_kubernetes(ASKED, Path("/home/loam/x"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RecipeError, match=r"runtime\.launcher is kubernetes, but this machine has no kubectl"):
-        refuse_unfit_kubernetes(ASKED)
+        refuse_unfit_kubernetes(ASKED, Path("/home/loam/x"))
