@@ -15,7 +15,11 @@ from stages.record.settings import Field, StageConfig
 
 
 def _each_once(given: tuple[str, ...], what: str) -> tuple[str, ...]:
-    """Returns what is given. A name that is there twice is a ValueError."""
+    """Returns what is given.
+
+    Raises:
+        ValueError: A name is there twice.
+    """
     if twice := next((name for name in given if given.count(name) > 1), ""):
         raise ValueError(f"names {twice} twice; name each {what} once")
     return given

@@ -10,6 +10,7 @@ Cost: about 3 s more per start than ranks of this machine: the agent imports tor
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,10 +19,12 @@ from pathlib import Path
 from uuid import uuid4
 
 from stages.record.contract.source_code import code_digest
+from stages.record.engines.submissions import read_json
 from stages.record.engines.worker import BundleHeader, deciding_versions
 from stages.record.processes import read_replaced
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob, job_text
+from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import RANK, STACKS_S, Ended, begin, common_environment, compiler, ended_text, job_path, kernels
 
 NODE_AGENT = "stages.training.run.node_agent"
@@ -121,6 +124,26 @@ def earlier_start(job: RankJob, variables: Mapping[str, str]) -> AgentStart | No
     except (OSError, ValueError, TypeError):  # nothing, or of another version
         return None
     return found if written == job_text(job) and found == replace(new_start(job, variables), run=found.run) else None
+
+
+def left_name(path: Path, begins: str) -> str:
+    """Returns the name of the job that an earlier driver left; empty if it left none.
+
+    Args:
+        path: The file that the driver wrote before it submitted the job.
+        begins: How the name begins.
+
+    Raises:
+        LaunchError: The file names no such job, so the job may work on unseen.
+    """
+    if not path.exists():
+        return ""
+    name = read_json(path).get("name")
+    if isinstance(name, str) and name.startswith(begins) and re.fullmatch(r"[\w:.@-]+", name):
+        return name
+    raise LaunchError(
+        f"{path} does not name the job that an earlier driver submitted. It may still run: end all jobs whose names begin with {begins}, then delete this file."
+    )
 
 
 def read_start(path: Path) -> AgentStart:

@@ -11,6 +11,7 @@ Source: https://jobset.sigs.k8s.io (names of pods), https://www.kubeflow.org/doc
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import time
@@ -26,7 +27,7 @@ from stages.record.contract.runtime import KubernetesRequest
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
-from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, start_path, write_start
+from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, left_name, start_path, write_start
 from stages.training.launch.heartbeat import heartbeat_path
 from stages.training.launch.launch import LaunchError
 from stages.training.launch.started import Ended, Starter
@@ -37,7 +38,7 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 OVER = ("Completed", "Complete", "Failed")
 """Conditions of an object that works no more: those of JobSet and TrainJob."""
 VERSIONS = {"JobSet": "jobset.x-k8s.io/v1alpha2", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
-START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > "{output}" 2>&1'
+START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > {output}"$JOB_COMPLETION_INDEX.log" 2>&1'
 
 
 @dataclass
@@ -47,11 +48,13 @@ class PodAgents(Agents):
     Attributes:
         asked: What is asked for.
         name: Name of the object.
+        log: Writes a sentence to the log.
         looked: When kubectl was asked, by a monotonic clock.
     """
 
     asked: KubernetesRequest
     name: str
+    log: Callable[[str], None]
     looked: float = 0.0
 
     def waits(self) -> bool:
@@ -78,12 +81,16 @@ class PodAgents(Agents):
             return None
         if not done.stdout.strip():
             return False
-        found = json.loads(done.stdout).get("status", {}).get("conditions", [])
-        return {one["type"]: one.get("message", "") for one in found if one.get("status") == "True"}
+        try:
+            found = json.loads(done.stdout).get("status", {}).get("conditions", [])
+            return {one["type"]: one.get("message", "") for one in found if one.get("status") == "True"}
+        except (ValueError, KeyError, TypeError, AttributeError):  # a proxy or a script in place of kubectl can say anything
+            return None
 
     def end(self) -> None:
-        """Deletes the object, with its pods."""
-        _delete(self.asked, self.name, self.start.scratch)
+        """Deletes the object, with its pods. Where that fails, its name stays for the next driver."""
+        if why := _delete(self.asked, self.name, self.start.scratch):
+            self.log(f"Kubernetes does not delete {self.asked.kind} {self.name}: {why} The next run deletes it or goes on with it.")
 
 
 def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
@@ -98,17 +105,18 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
 
     def start(job: RankJob, variables: Mapping[str, str]) -> PodAgents:
         scratch = Path(job.scratch)
-        if name := str(read_json(_name_path(scratch)).get("name", "")):
-            if found := _left(asked, job, variables):
+        if name := left_name(_name_path(scratch), "loam-"):
+            if found := _left(asked, job, variables, log):
                 log(f"goes on with {asked.kind} {name} of Kubernetes, which a driver left that was killed")
                 return found
             log(f"deletes {asked.kind} {name} of Kubernetes, which a driver left that was killed")
-            _delete(asked, name, scratch)
+            if why := _delete(asked, name, scratch):
+                raise LaunchError(f"Kubernetes does not delete {asked.kind} {name}: {why} Two of a training may not work at once.")
         given, file = write_start(job, variables)
         name = f"loam-{given.run}"
         made = manifest(asked, given, file, name, job.machine.device == "cuda")
         write_durably(_name_path(scratch), json.dumps({"name": name, "object": made}))
-        agents = PodAgents(given, asked, name)
+        agents = PodAgents(given, asked, name, log)
         done = kubectl("create", asked, "--filename=-", given=json.dumps(made))
         if done.returncode:
             agents.end()
@@ -121,11 +129,11 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
     return start
 
 
-def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str]) -> PodAgents | None:
+def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str], log: Callable[[str], None]) -> PodAgents | None:
     """Returns the agents that a killed driver left, if their object is there and works, and this driver would create the same one."""
     if (start := earlier_start(job, variables)) is None:
         return None
-    agents = PodAgents(start, asked, f"loam-{start.run}")
+    agents = PodAgents(start, asked, f"loam-{start.run}", log)
     made = manifest(asked, start, start_path(start.scratch), agents.name, job.machine.device == "cuda")
     same = read_json(_name_path(start.scratch)) == {"name": agents.name, "object": made}
     if not same or (held := agents.conditions()) is False:
@@ -148,7 +156,7 @@ def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str,
         first=pod.format(0),
         port=PORT,
         others=pod.format("$JOB_COMPLETION_INDEX"),
-        output=f"{start.scratch}/agent-$JOB_COMPLETION_INDEX.log",
+        output=shlex.quote(f"{start.scratch}/agent-"),
     )
     command: list[JsonValue] = ["sh", "-c", words, *agent_words(file)]
     limits: dict[str, JsonValue] = {"cpu": str(asked.cores)}
@@ -200,7 +208,9 @@ def kubectl(verb: str, asked: KubernetesRequest, *words: str, given: str = "") -
             command, input=given, capture_output=True, text=True, encoding="utf-8", errors="replace", timeout=120, check=False
         )
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, "", "no answer within 120 seconds")
+        return subprocess.CompletedProcess(command, 1, "", "no answer within 120 seconds.")
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 1, "", f"kubectl cannot be started: {error.strerror}.")
 
 
 def refuse_unfit_kubernetes(asked: KubernetesRequest, home: Path) -> None:
@@ -226,9 +236,17 @@ def refuse_unfit_kubernetes(asked: KubernetesRequest, home: Path) -> None:
         raise RecipeError(f"Kubernetes does not list {asked.kind}s: {last_line(done.stderr)}", where="runtime.kubernetes", do=do)
 
 
-def _delete(asked: KubernetesRequest, name: str, scratch: Path) -> None:
-    kubectl("delete", asked, f"{asked.kind.lower()}/{name}", "--ignore-not-found", "--timeout=60s")
+def _delete(asked: KubernetesRequest, name: str, scratch: Path) -> str:
+    """Deletes an object.
+
+    Returns:
+        Why it could not be deleted; empty if it is gone.
+    """
+    done = kubectl("delete", asked, f"{asked.kind.lower()}/{name}", "--ignore-not-found", "--timeout=60s")
+    if done.returncode:
+        return last_line(done.stderr)
     _name_path(scratch).unlink(missing_ok=True)
+    return ""
 
 
 def _name_path(scratch: Path) -> Path:
