@@ -135,7 +135,7 @@ def open_session(recipe: str, settings: Sequence[str] = (), home: str = "") -> S
     if checked.runtime.launcher == "kubernetes":
         from stages.training.launch.kubernetes_agents import refuse_unfit_kubernetes
 
-        refuse_unfit_kubernetes(checked.runtime.kubernetes)
+        refuse_unfit_kubernetes(checked.runtime.kubernetes, folder)
     if checked.runtime.launcher == "hosts":
         from stages.training.launch.host_agents import refuse_unfit_hosts
 

@@ -253,7 +253,7 @@ def spoil(s3: S3, change: Callable[[dict[str, object]], None] | str) -> str:
     ("change", "what"),
     [
         ("BETA", "bytes differ from the recorded sha256"),
-        ("longer than it was", "manifest says: 'word/00001.txt': 18 bytes, recorded 4"),
+        ("longer than it was", "manifest says: 'word/00001.txt' has 18 bytes, and at most 4 were expected."),
         ("", "'word/00001.txt' (files/f4/f44e64e75f3948e9f73f8dfa94721c4ce8cbb4f265c4790c702b2d41cfbf2753) is missing"),
         (lambda found: found.update(seed=8), "its seed is not that of its key_parts"),
         (lambda found: found["key_parts"].update(seed=8), "its key is not that of its key_parts"),
@@ -261,6 +261,8 @@ def spoil(s3: S3, change: Callable[[dict[str, object]], None] | str) -> str:
         (lambda found: found["files"].pop(), "its bytes contradicts the rest"),
         (lambda found: found["files"][0].update(path="../../x"), "files.0.path is '../../x': is not a plain path inside the artifact"),
         (lambda found: found.clear(), "it has no 'node'"),
+        (lambda found: found["files"][0].update(path="manifest.json/x"), "files.0.path is 'manifest.json/x': is not a plain path inside the artifact"),
+        (lambda found: found.update(imported={"provenance": "x"}), "it is imported, which no run puts there"),
         (lambda found: found.update(node="other", key_parts={**found["key_parts"], "node": "other"}), "This is an artifact of other, not of words"),
     ],
 )  # fmt: skip

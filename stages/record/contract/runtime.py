@@ -14,6 +14,17 @@ from pydantic import field_validator, model_validator
 from stages.record.settings import Field, StageConfig
 
 
+def _each_once(given: tuple[str, ...], what: str) -> tuple[str, ...]:
+    """Returns what is given.
+
+    Raises:
+        ValueError: A name is there twice.
+    """
+    if twice := next((name for name in given if given.count(name) > 1), ""):
+        raise ValueError(f"names {twice} twice; name each {what} once")
+    return given
+
+
 class SlurmTraining(StageConfig):
     """What is asked of Slurm for a training: one job of runtime.nodes nodes, whole."""
 
@@ -53,12 +64,18 @@ class SlurmRequest(StageConfig):
 class HostsRequest(StageConfig):
     """The machines on which launcher hosts starts the processes of a training."""
 
-    names: tuple[Annotated[str, pydantic.Field(pattern=r"^[\w.:-]+$")], ...] = ()
-    """Their names, by which they also reach each other. The first one hosts the rendezvous."""
+    names: tuple[Annotated[str, pydantic.Field(pattern=r"^(\w[\w.-]*|[\da-fA-F]*:[\da-fA-F.]*:[\da-fA-F:.]*)$")], ...] = ()
+    """Their names or addresses (IPv6 without brackets), by which they also reach each other. The first one hosts the rendezvous. User and port of
+    ssh are in ~/.ssh/config, or in shell."""
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes", "{host}")
     """The words before the command that starts something on a host."""
     port: int = Field(29500, ge=1024, le=65_535)
     """Port of the rendezvous on the first host. It must be free there."""
+
+    @field_validator("names")
+    @classmethod
+    def _each_host_once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        return _each_once(given, "host")
 
 
 class KubernetesRequest(StageConfig):
@@ -72,7 +89,7 @@ class KubernetesRequest(StageConfig):
     """Image of the pods, with this code and these packages at the paths of the driver."""
     claim: str = Field("", pattern=r"^[a-z0-9.-]*$")
     """Persistent volume claim that holds the home. Many nodes must be able to write to it (ReadWriteMany)."""
-    mount: str = Field("/home/loam", pattern=r"^/.*")
+    mount: str = Field("/home/loam", pattern=r"^(/[\w@+=,. -]+)+$")
     """Where it is mounted, in the driver as well."""
     queue: str = Field("", pattern=r"^[a-z0-9.-]*$")
     """Local queue of Kueue; empty uses none."""
@@ -182,9 +199,7 @@ class Runtime(StageConfig):
     @field_validator("trackers")
     @classmethod
     def _each_tracker_once(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := next((name for name in given if given.count(name) > 1), ""):
-            raise ValueError(f"names {twice} twice; name each tracker once")
-        return given
+        return _each_once(given, "tracker")
 
     @property
     def ranks(self) -> int:

@@ -9,6 +9,7 @@ Cost: a look into the folders of the shards; per job, until the cluster has ende
 from __future__ import annotations
 
 import getpass
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from stages.record.engines.submissions import read_json
 
 SLURM_JOB, KUBERNETES_JOB = "slurm-job.json", "kubernetes-job.json"
 """In the folder of a training: the job of Slurm or the object of Kubernetes that trains."""
+NAME = re.compile(r"loam[:-][\w:.@-]+")
 DEPTHS = ("*", "*/*", "*/*/*")
 """Where the files are below the scratch folder of a node: work/, work/LABEL/, and one folder deeper."""
 
@@ -38,6 +40,24 @@ def end_left(folder: Path, say: Callable[[str], None]) -> None:
             end_job(file, say)
 
 
+def left_name(file: Path) -> str:
+    """Returns the name of the job that a driver wrote into a file; empty if there is no file.
+
+    Raises:
+        StageError: The file names no job of Loam, so the job may work on unseen.
+    """
+    if not file.exists():
+        return ""
+    name = read_json(file).get("name")
+    if isinstance(name, str) and NAME.fullmatch(name):
+        return name
+    raise StageError(
+        "The file does not name the job that an earlier run submitted. The job may still work.",
+        where=str(file),
+        do="End the jobs of this node, whose names begin with loam, then delete the file and run the same command again.",
+    )
+
+
 def end_job(file: Path, say: Callable[[str], None]) -> None:
     """Ends the job that a file names, if it works, and removes the file.
 
@@ -46,11 +66,10 @@ def end_job(file: Path, say: Callable[[str], None]) -> None:
         say: Receives a line.
 
     Raises:
-        StageError: The cluster cannot be asked from here, or has not ended the job.
+        StageError: The cluster cannot be asked from here, has not ended the job, or the file does not name it (`left_name`).
     """
-    found = read_json(file)
-    if name := str(found.get("name", "")):
-        what, words, end = _of_kubernetes(found, name) if file.name == KUBERNETES_JOB else _of_slurm(name)
+    if name := left_name(file):
+        what, words, end = _of_kubernetes(read_json(file), name) if file.name == KUBERNETES_JOB else _of_slurm(name)
         say(f"ends {what}, which an earlier run left")
         if not shutil.which(words[0]) or not end():
             why = "the cluster did not end it" if shutil.which(words[0]) else f"this machine has no {words[0]}"
@@ -64,11 +83,10 @@ def end_job(file: Path, say: Callable[[str], None]) -> None:
 
 def _of_slurm(name: str) -> tuple[str, list[str], Callable[[], bool]]:
     """Returns what jobs of Slurm are called, the command that ends them, and what does that and returns whether they work no more."""
-    from stages.record.engines.slurm import active, cancel
+    from stages.record.engines.slurm import cancel
 
     def end() -> bool:
-        cancel(name)
-        return active(name) is False
+        return cancel(name)
 
     return f"job {name} of Slurm", ["scancel", f"--user={getpass.getuser()}", f"--name={name}"], end
 

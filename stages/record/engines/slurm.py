@@ -49,6 +49,8 @@ TOOLS = ("sbatch", "squeue", "scancel", "sinfo")
 NEVER = re.compile(r"held|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|PartitionNodeLimit", re.IGNORECASE)
 """Reasons for which an element waits until somebody changes it."""
 PASSING = re.compile(r"unable to contact|timed? ?out|no answer|temporarily|try again|connection refused", re.IGNORECASE)
+JOB_LINE = re.compile(r"([A-Z]{1,3})\|(.*)")
+"""What `active` asks squeue for: a state and a reason."""
 OWN_SWITCHES = re.compile(
     r"^(SQUEUE|SCANCEL|SINFO)_|^SLURM_RESTART_COUNT$|^SBATCH_(CLUSTERS|WAIT|ARRAY_INX|EXPORT|OUTPUT|OPEN_MODE|NO_REQUEUE|JOB_NAME)$"
 )
@@ -91,7 +93,7 @@ def refuse_unfit_slurm(request: SlurmRequest | SlurmTraining, nodes: int = 0) ->
     if asked.returncode:
         raise RecipeError(f"Slurm does not answer: {last_line(asked.stderr)}", where=chooses, do="Ask `sinfo`; then run it again.")
     has: Counter[str] = Counter()
-    for partition, count in (line.split() for line in asked.stdout.splitlines()):  # a line per partition and state of its nodes
+    for partition, count in re.findall(r"^(\S+) +(\d+) *$", asked.stdout, re.MULTILINE):  # a line per partition and state of its nodes
         has[partition] += int(count)
     named = [name for name in request.partition.split(",") if name]
     if unknown := [name for name in named if name not in has]:
@@ -160,14 +162,30 @@ def _submit(missing: Sequence[ShardJob[Any, Any]], root: Path, ctx: Context, lab
     # Written before sbatch: a driver that dies during it is followed by one that finds the array.
     write_durably(root / ARRAY, json.dumps({"name": name}))
     stack.callback(_cancel, name, root)
-    command, begin = ["sbatch", *_options(ctx.runtime.slurm, elements, logs, name)], time.monotonic()
-    while (done := call(command, script)).returncode and not isinstance(active(name), frozenset):
-        if not PASSING.search(done.stderr) or time.monotonic() - begin > UNKNOWN_S:
-            do = "Correct runtime.slurm; `loam settings runtime` lists it."
-            raise StageError(f"Slurm refuses the array of {label}: {last_line(done.stderr)}", where="runtime.slurm", do=do)
-        time.sleep(POLL_S)
+    if refused := refusal(_options(ctx.runtime.slurm, elements, logs, name), script, name):
+        do = "Correct runtime.slurm; `loam settings runtime` lists it."
+        raise StageError(f"Slurm refuses the array of {label}: {refused}", where="runtime.slurm", do=do)
     ctx.log(f"array {name} of Slurm: {len(missing):,} shards of {label} in {elements:,} elements{why}; their output is in {logs}")
     return Submission(name, tuple(job.folder.name for job in missing), elements)
+
+
+def refusal(options: Sequence[str], script: str, name: str) -> str:
+    """Submits a script. Where Slurm does not answer, it is asked again, for UNKNOWN_S seconds.
+
+    Args:
+        options: Options of sbatch.
+        script: The script.
+        name: Name of the job, which no other has: it tells whether an attempt without an answer was taken.
+
+    Returns:
+        Why Slurm refuses it; empty if Slurm has it.
+    """
+    begin = time.monotonic()
+    while (done := call(["sbatch", *options], script)).returncode and not isinstance(active(name), frozenset):
+        if not PASSING.search(done.stderr) or time.monotonic() - begin > UNKNOWN_S:
+            return last_line(done.stderr)
+        time.sleep(POLL_S)
+    return ""
 
 
 def _elements(missing: Sequence[ShardJob[Any, Any]], ctx: Context, label: str) -> tuple[int, str]:
@@ -236,23 +254,31 @@ def _await(array: Submission, missing: Sequence[ShardJob[Any, Any]], ctx: Contex
 def active(name: str) -> frozenset[str] | Literal[False] | None:
     """Returns the reasons for which jobs of a name wait, if any waits or runs; False if none does; None if Slurm does not answer."""
     done = call(["squeue", f"--user={getpass.getuser()}", "--noheader", "--format=%t|%r", f"--name={name}"])
-    if done.returncode:
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    jobs = [found.groups() for line in lines if (found := JOB_LINE.fullmatch(line))]
+    if done.returncode or (lines and not jobs):  # a script in place of squeue can say anything
         return None
-    lines = [line.strip().partition("|") for line in done.stdout.splitlines() if line.strip()]
-    return frozenset(reason for code, _, reason in lines if code == "PD" and reason not in ("None", "")) if lines else False
+    return frozenset(reason for code, reason in jobs if code == "PD" and reason not in ("None", "")) if jobs else False
 
 
 def _cancel(name: str, root: Path) -> None:
-    cancel(name)
-    (root / ARRAY).unlink(missing_ok=True)
+    if cancel(name):
+        (root / ARRAY).unlink(missing_ok=True)
 
 
-def cancel(name: str) -> None:
-    """Cancels what is left of the jobs of a name (nothing, if they have ended), and waits until they work no more: their folders are deleted next."""
-    call(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
+def cancel(name: str) -> bool:
+    """Cancels what is left of the jobs of a name (nothing, if they have ended), and waits until they work no more: their folders are deleted next.
+
+    Returns:
+        Whether Slurm says so. It is asked for ENDED_S seconds.
+    """
     until = time.monotonic() + ENDED_S
-    while isinstance(active(name), frozenset) and time.monotonic() < until:
+    call(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
+    while (left := active(name)) is not False and time.monotonic() < until:
         time.sleep(0.5)
+        if left is None:
+            call(["scancel", f"--user={getpass.getuser()}", f"--name={name}"])
+    return left is False
 
 
 def _logs(root: Path) -> Path:

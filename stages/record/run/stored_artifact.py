@@ -116,6 +116,8 @@ def fetched(store: ObjectStore, home: Path, job: NodeJob, own: lease.Held, say: 
         found = sound_artifact(job.node, job.stage, out)
         if found.manifest["key"] != job.key:
             raise VerificationError(f"its key is {found.manifest['key']}")
+        if manifest.is_imported(found):  # no run would find it in the home, so each would fetch it again
+            raise VerificationError("it is imported, which no run puts there")
         inputs = {role: input_entry(artifact) for role, artifact in sorted(job.inputs.items())}
         record: Manifest = {**copied_record(home, job.stage, found, out), "inputs": inputs}
     except (VerificationError, RecipeError) as error:

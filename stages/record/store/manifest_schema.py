@@ -56,7 +56,7 @@ def _is_time(text: str) -> bool:
 
 def is_path(text: str) -> bool:
     """Returns whether a path is relative, normalised and inside the folder. Control characters would make it look like another path."""
-    if text in (MANIFEST, LIST):
+    if text.partition("/")[0] in (MANIFEST, LIST):
         return False
     if len(text) <= 255 and PLAIN_PATH.fullmatch(text):
         return True  # what nearly all paths are, found in a fifth of the time

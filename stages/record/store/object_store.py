@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from stages.record.contract.environment import install_command
-from stages.record.contract.errors import RecipeError, StageError
+from stages.record.contract.errors import RecipeError, StageError, VerificationError
 from stages.record.contract.secrets import redact
-from stages.record.store.manifest_schema import FileEntry
+from stages.record.store.manifest_schema import MAX_BYTES, FileEntry
 from stages.record.store.remote import EXTRAS, network_fault
 
 MARKER, FORMAT = "loam-store.json", b'{"format": 1}\n'
@@ -53,7 +53,7 @@ class ObjectStore:
     def read(self, name: str) -> bytes | None:
         """Returns the bytes of a small object; None if there is none."""
         target = io.BytesIO()
-        return target.getvalue() if self._copy(name, name, target) else None
+        return target.getvalue() if self._copy(name, name, target, MAX_BYTES) else None
 
     def create(self, name: str, data: bytes) -> bool:
         """Writes a small object if there is none of its name.
@@ -116,22 +116,27 @@ class ObjectStore:
     def download(self, file: FileEntry, path: Path, parts: Path, place: str = "") -> bool:
         """Returns whether the store has the content of a file, after writing it to a path, where it appears whole.
 
-        The caller compares the sha256. parts: A folder on the same disk, for what is not whole yet. place: see `upload`.
+        The caller compares the sha256. One with more bytes is not read: it could fill the disk.
+        parts: A folder on the same disk, for what is not whole yet. place: see `upload`.
         """
         part = parts / secrets.token_hex(8)
         try:
             with part.open("wb") as target:
-                there = self._copy(place + file_name(file), file["path"], target)
+                most = file["bytes"] if file["bytes"] >= 0 else MAX_BYTES
+                there = self._copy(place + file_name(file), file["path"], target, most)
             if there:
                 os.replace(part, path)
             return there
         finally:
             part.unlink(missing_ok=True)
 
-    def _copy(self, name: str, shown: str, target: BinaryIO) -> bool:
+    def _copy(self, name: str, shown: str, target: BinaryIO, most: int) -> bool:
         """Returns whether there is such an object, after writing it to a stream. After a cut it goes on where it was.
 
         A ConnectionError is raised after ATTEMPTS cuts.
+
+        Raises:
+            VerificationError: It has more than `most` bytes.
         """
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
@@ -139,7 +144,12 @@ class ObjectStore:
             rest = {"Range": f"bytes={target.tell()}-"} if target.tell() else {}
             try:
                 with _faults(self.uri, f"read {shown}"):
-                    body = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name, **rest)["Body"]
+                    answer = self.client.get_object(Bucket=self.bucket, Key=self.prefix + name, **rest)
+                    body, size = answer["Body"], target.tell() + answer.get("ContentLength", most + 1)
+                    if size > most:
+                        body.close()
+                        what = f"{shown!a} has {size:,} bytes, and at most {most:,} were expected."
+                        raise VerificationError(what, where=f"{self.uri}/{name}", do="Find out who wrote it, and delete it in the bucket.")
                     with closing(body), suppress(*(() if attempt == ATTEMPTS else (HTTPClientError, IncompleteReadError))):
                         while block := body.read(BLOCK_BYTES):
                             target.write(block)

@@ -11,6 +11,7 @@ Source: https://jobset.sigs.k8s.io (names of pods), https://www.kubeflow.org/doc
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from pydantic import JsonValue
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import KubernetesRequest
 from stages.record.engines.kubernetes import kubectl
-from stages.record.engines.left_jobs import KUBERNETES_JOB, end_job
+from stages.record.engines.left_jobs import KUBERNETES_JOB, end_job, left_name
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
@@ -38,7 +39,7 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 OVER = ("Completed", "Complete", "Failed")
 """Conditions of an object that works no more: those of JobSet and TrainJob."""
 VERSIONS = {"JobSet": "jobset.x-k8s.io/v1alpha2", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
-START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > "{output}" 2>&1'
+START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > {output}"$JOB_COMPLETION_INDEX.log" 2>&1'
 
 
 @dataclass
@@ -48,11 +49,13 @@ class PodAgents(Agents):
     Attributes:
         asked: What is asked for.
         name: Name of the object.
+        log: Writes a sentence to the log.
         looked: When kubectl was asked, by a monotonic clock.
     """
 
     asked: KubernetesRequest
     name: str
+    log: Callable[[str], None]
     looked: float = 0.0
 
     def waits(self) -> bool:
@@ -79,13 +82,22 @@ class PodAgents(Agents):
             return None
         if not done.stdout.strip():
             return False
-        found = json.loads(done.stdout).get("status", {}).get("conditions", [])
-        return {one["type"]: one.get("message", "") for one in found if one.get("status") == "True"}
+        try:
+            found = json.loads(done.stdout).get("status", {}).get("conditions", [])
+            return {one["type"]: one.get("message", "") for one in found if one.get("status") == "True"}
+        except (ValueError, KeyError, TypeError, AttributeError):  # a proxy or a script in place of kubectl can say anything
+            return None
 
     def end(self) -> None:
-        """Deletes the object, with its pods."""
-        kubectl("delete", self.asked.namespace, f"{self.asked.kind.lower()}/{self.name}", "--ignore-not-found", "--timeout=60s")
-        _name_path(self.start.scratch).unlink(missing_ok=True)
+        """Deletes the object, with its pods. Where that fails, its name stays for the next driver."""
+        target = f"{self.asked.kind.lower()}/{self.name}"
+        done = kubectl("delete", self.asked.namespace, target, "--ignore-not-found", "--cascade=foreground", "--timeout=60s")
+        if done.returncode:
+            self.log(
+                f"Kubernetes does not delete {self.asked.kind} {self.name}: {last_line(done.stderr)} The next run deletes it or goes on with it."
+            )
+        else:
+            _name_path(self.start.scratch).unlink(missing_ok=True)
 
 
 def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
@@ -100,8 +112,8 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
 
     def start(job: RankJob, variables: Mapping[str, str]) -> PodAgents:
         scratch = Path(job.scratch)
-        if name := str(read_json(_name_path(scratch)).get("name", "")):
-            if found := _left(asked, job, variables):
+        if name := left_name(_name_path(scratch)):
+            if found := _left(asked, job, variables, log):
                 log(f"goes on with {asked.kind} {name} of Kubernetes, which a driver left that was killed")
                 return found
             end_job(_name_path(scratch), log)
@@ -109,7 +121,7 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
         name = f"loam-{given.run}"
         made = manifest(asked, given, file, name, job.machine.device == "cuda")
         write_durably(_name_path(scratch), json.dumps({"name": name, "object": made}))
-        agents = PodAgents(given, asked, name)
+        agents = PodAgents(given, asked, name, log)
         done = kubectl("create", asked.namespace, "--filename=-", given=json.dumps(made))
         if done.returncode:
             agents.end()
@@ -122,11 +134,11 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
     return start
 
 
-def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str]) -> PodAgents | None:
+def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str], log: Callable[[str], None]) -> PodAgents | None:
     """Returns the agents that a killed driver left, if their object is there and works, and this driver would create the same one."""
     if (start := earlier_start(job, variables)) is None:
         return None
-    agents = PodAgents(start, asked, f"loam-{start.run}")
+    agents = PodAgents(start, asked, f"loam-{start.run}", log)
     made = manifest(asked, start, start_path(start.scratch), agents.name, job.machine.device == "cuda")
     same = read_json(_name_path(start.scratch)) == {"name": agents.name, "object": made}
     if not same or (held := agents.conditions()) is False:
@@ -149,7 +161,7 @@ def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str,
         first=pod.format(0),
         port=PORT,
         others=pod.format("$JOB_COMPLETION_INDEX"),
-        output=f"{start.scratch}/agent-$JOB_COMPLETION_INDEX.log",
+        output=shlex.quote(f"{start.scratch}/agent-"),
     )
     command: list[JsonValue] = ["sh", "-c", words, *agent_words(file)]
     limits: dict[str, JsonValue] = {"cpu": str(asked.cores)}
@@ -194,12 +206,20 @@ def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str,
     }
 
 
-def refuse_unfit_kubernetes(asked: KubernetesRequest) -> None:
+def refuse_unfit_kubernetes(asked: KubernetesRequest, home: Path) -> None:
     """Checks, before any work, that this machine can create what the recipe asks for.
 
+    Args:
+        asked: What is asked for.
+        home: The home folder, an absolute path.
+
     Raises:
-        RecipeError: kubectl is missing, or the cluster does not have the kind of object.
+        RecipeError: The pods would not see the home, kubectl is missing, or the cluster does not have the kind of object.
     """
+    if not home.is_relative_to(asked.mount):
+        what = f"The pods would not see the home {home}: it is not below {asked.mount}, where they mount the claim."
+        do = "Set it to a folder that holds the home in this machine and in the pods, or name another home."
+        raise RecipeError(what, where="runtime.kubernetes.mount", do=do)
     if not shutil.which("kubectl"):
         do = "Run it where kubectl reaches the cluster, or set runtime.launcher=local."
         raise RecipeError("runtime.launcher is kubernetes, but this machine has no kubectl.", where="runtime.launcher", do=do)

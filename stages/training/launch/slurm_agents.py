@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.record.contract.runtime import SlurmTraining
-from stages.record.engines.left_jobs import SLURM_JOB, end_job
-from stages.record.engines.slurm import NEVER, active, call, cancel
-from stages.record.engines.submissions import last_line, read_json
+from stages.record.engines.left_jobs import SLURM_JOB, end_job, left_name
+from stages.record.engines.slurm import NEVER, active, cancel, refusal
+from stages.record.engines.submissions import read_json
 from stages.record.store.files import write_durably
 from stages.training.job.job import RankJob
 from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, write_start
@@ -39,7 +39,7 @@ export PYTHONPATH={path}
 address() {{ scontrol show node -o "$1" | tr ' ' '\\n' | sed -n 's/^NodeAddr=//p'; }}
 export FIRST="$(address "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)")"
 export -f address
-trap 'touch {stop}; told=1' TERM
+trap {told} TERM
 srun --kill-on-bad-exit=1 --input=none --output={output} bash -c \
  'exec {agent} --node "$SLURM_NODEID" --endpoint "$FIRST:$((20000 + SLURM_JOB_ID % 20000))" --address "$(address "$SLURMD_NODENAME")"' &
 wait $!; code=$?
@@ -92,9 +92,11 @@ class SlurmAgents(Agents):
         return None
 
     def end(self) -> None:
-        """Cancels the job, if it has not ended."""
-        cancel(self.name)
-        _name_path(self.start.scratch).unlink(missing_ok=True)
+        """Cancels the job, if it has not ended. Where Slurm does not say that it has, its name stays for the next driver."""
+        if cancel(self.name):
+            _name_path(self.start.scratch).unlink(missing_ok=True)
+        else:
+            self.log(f"Slurm does not say that job {self.name} has ended; the next run cancels it or goes on with it")
 
 
 def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
@@ -109,7 +111,7 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
 
     def start(job: RankJob, variables: Mapping[str, str]) -> SlurmAgents:
         scratch = Path(job.scratch)
-        if name := str(read_json(_name_path(scratch)).get("name", "")):
+        if name := left_name(_name_path(scratch)):
             if found := _left(asked, job, variables, log):
                 log(f"goes on with job {name} of Slurm, which a driver left that was killed")
                 return found
@@ -118,11 +120,11 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
         name = _name(given)
         options = _options(asked, job, name)
         write_durably(_name_path(scratch), json.dumps({"name": name, "options": options}))
-        done = call(["sbatch", *options], script(given, file))
+        refused = refusal(options, script(given, file), name)
         agents = SlurmAgents(given, name, log)
-        if done.returncode:
+        if refused:
             agents.end()
-            raise LaunchError(f"Slurm refuses the training: {last_line(done.stderr)} Correct runtime.slurm_training.")
+            raise LaunchError(f"Slurm refuses the training: {refused} Correct runtime.slurm_training.")
         log(f"job {name} of Slurm: {given.nodes} nodes with {given.ranks_per_node} ranks each; its output is in {scratch}/agent-*.log")
         return agents
 
@@ -141,7 +143,7 @@ def _left(asked: SlurmTraining, job: RankJob, variables: Mapping[str, str], log:
 def script(start: AgentStart, file: Path) -> str:
     """Returns the batch script of a job."""
     values = {
-        "project": PROJECT, "path": python_path(), "stop": stop_path(start.scratch), "ended": _ended_path(start),
+        "project": PROJECT, "path": python_path(), "told": f"touch {shlex.quote(str(stop_path(start.scratch)))}; told=1", "ended": _ended_path(start),
         "output": f"{str(start.scratch).replace('%', '%%')}/agent-%n.log",
     }  # fmt: skip
     return SCRIPT.format(

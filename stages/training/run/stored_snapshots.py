@@ -11,6 +11,7 @@ Cost: a snapshot that is sent is read twice; a listing of one folder per step.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,9 @@ from stages.training.measures.best_step import best_step
 from stages.training.measures.metrics import read_metrics
 
 METRICS, LIST = "metrics.jsonl", "snapshot.files"
+WHOLE = re.compile(rf"(\d{{10}}-[0-9a-f]{{8}})/{re.escape(LIST)}")
+LOOKS = 3
+"""How often the snapshots in a store are listed: another home may remove one while it is fetched, and a listing may be late."""
 STAGED = "to-store"
 """Folder in the scratch folder in which the files of what is sent are linked: a snapshot may be deleted meanwhile."""
 
@@ -158,7 +162,7 @@ class StoredSnapshots:
 
     def names(self) -> list[str]:
         """Returns the names of the snapshots that are whole, the oldest first."""
-        return sorted(name.partition("/")[0] for name in self.store.names(self.prefix) if name.endswith(f"/{LIST}"))
+        return sorted(found[1] for name in self.store.names(self.prefix) if (found := WHOLE.fullmatch(name)))
 
     def fetch(self) -> None:
         """Takes the newest snapshot, and those before it that stay, from the store, if this home has no snapshot."""
@@ -166,39 +170,53 @@ class StoredSnapshots:
         self.sent = set(names)
         if not names or snapshot_folders.steps_in(snapshot_folders.root(self.scratch)):
             return
-        of_steps = {_step(name): name for name in names}
-        for name in of_steps.values():  # the newest is the last: a kill before leaves none that lacks an earlier one
-            self._take(name)
-        self.log(f"takes the snapshot of step {_step(names[-1]):,} from {self.store.uri}")
+        for _ in range(LOOKS):
+            of_steps = {_step(name): name for name in self.names()}
+            taken = [
+                name for name in of_steps.values() if self._take(name)
+            ]  # the newest last: a kill before leaves none that lacks an earlier one
+            if len(taken) == len(of_steps):
+                break
+        if taken:
+            self.log(f"takes the snapshot of step {_step(taken[-1]):,} from {self.store.uri}")
 
-    def _take(self, name: str) -> None:
-        """Writes a snapshot and what belongs to it into the scratch folder.
+    def _take(self, name: str) -> bool:
+        """Returns whether a snapshot is there, after writing it and what belongs to it into the scratch folder.
 
         Raises:
             VerificationError: It is not what its list says.
         """
+        if self._folder(_step(name)).is_dir():
+            return True
         place, folder = f"{self.prefix}{name}/", self.scratch / STAGED / name
         try:
-            self._download(place, folder)
+            self._download(place, folder, snapshot_folders.name_of(_step(name)))
             root = snapshot_folders.root(self.scratch)
             root.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.iterdir(), key=lambda path: path.is_dir()):  # the snapshot last
                 os.replace(path, root / path.name if path.is_dir() else self.scratch / path.name)
-        except ValueError as error:
-            what = f"A snapshot in the store is not what its list says: {error}."
+            return True
+        except (ValueError, VerificationError) as error:
+            if self.store.read(f"{place}{LIST}") is None:
+                return False
+            what = f"A snapshot in the store is not what its list says: {str(error).partition(chr(10))[0].rstrip('.')}."
             do = "Delete it in the bucket, then run the same command again: it takes the snapshot before, or trains from the beginning."
             raise VerificationError(what, where=f"{self.store.uri}/{place}", do=do) from None
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
 
-    def _download(self, place: str, folder: Path) -> None:
-        """Writes the files of a snapshot in the store into a folder.
+    def _download(self, place: str, folder: Path, own: str) -> None:
+        """Writes the files of a snapshot in the store into a folder. own: the name of the folder of the snapshot, below it.
 
         Raises:
-            ValueError: The list cannot be read, or a file is missing or differs.
+            ValueError: The list cannot be read or names other files, or a file is missing or differs.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        for file in file_list.decoded(self.store.read(f"{place}{LIST}") or b""):
+        files = file_list.decoded(self.store.read(f"{place}{LIST}") or b"")
+        paths = {file["path"] for file in files}
+        if f"{own}/checkpoint.json" not in paths or any(not path.startswith(f"{own}/") for path in paths - {METRICS, rewinds.NAME}):
+            raise ValueError(f"it does not name the files of {own}")
+        for file in files:
             path = folder / file["path"]
             path.parent.mkdir(parents=True, exist_ok=True)
             if not self.store.download(file, path, folder.parent, place) or sha256_file(path) != file["sha256"]:

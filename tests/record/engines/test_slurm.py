@@ -342,6 +342,32 @@ def test_what_cannot_be_submitted_is_refused_before_any_work(arrays: Path, monke
         SlurmRequest(partition="a b")
 
 
+def test_what_squeue_says_that_is_no_job_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script in place of squeue prints a notice; taken for a job, it would be waited for without end."""
+    said = ""
+    monkeypatch.setattr(slurm, "call", lambda words, given="": subprocess.CompletedProcess(words, 0, said, "squeue: warning: x"))
+    for said, expected in (
+        ("", False), ("\n  \n", False), ("Maintenance on Friday\n", None), ("R|None\n", frozenset()), ("Notice\nPD|Priority\n", frozenset(["Priority"])),
+        ("PD|(null)\nCG|None\n", frozenset(["(null)"])),
+    ):  # fmt: skip
+        assert slurm.active("x") == expected, said
+    said = "Maintenance on Friday 7\nall 2\n"
+    monkeypatch.setattr(slurm.shutil, "which", lambda tool: tool)
+    slurm.refuse_unfit_slurm(SlurmRequest(partition="all"))
+
+
+def test_a_job_counts_as_cancelled_only_when_slurm_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answers: list[Any] = [None, None, frozenset(), False]
+    monkeypatch.setattr(slurm, "call", lambda words, given="": asked.append(words[0]))
+    monkeypatch.setattr(slurm, "active", lambda name: answers.pop(0))
+    monkeypatch.setattr(slurm.time, "sleep", lambda seconds: None)
+    assert slurm.cancel("x") and asked == ["scancel"] * 3, "what was not heard is said again"
+    monkeypatch.setattr(slurm, "active", lambda name: None)
+    monkeypatch.setattr(slurm, "ENDED_S", 0.0)
+    assert not slurm.cancel("x")
+
+
 def test_a_command_that_hangs_or_cannot_be_started_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (subprocess.TimeoutExpired("squeue", 60), BlockingIOError(11, "Resource temporarily unavailable")):
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.record.contract.errors import LoamError, RecipeError, StageError
+from stages.record.contract.errors import LoamError, RecipeError, StageError, VerificationError
 from stages.record.contract.recipe import validated
 from stages.record.contract.runtime import Runtime
+from stages.record.store import object_store
 from stages.record.store.manifest_schema import FileEntry
 from stages.record.store.object_store import FORMAT, MARKER, ObjectStore, open_store
 from tests.made.s3_server import S3, s3_server
@@ -59,6 +60,20 @@ def test_files_are_named_by_content_and_a_manifest_is_written_once(s3: S3, store
         "team/x/loam-store.json": FORMAT, f"team/x/files/{digest[:2]}/{digest}": DATA, "team/x/manifests/n/k.json": b"one"
     }  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "b.bin"], "nothing that is not whole is left"
+
+
+def test_more_bytes_than_expected_are_not_read(s3: S3, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.bin").write_bytes(DATA)
+    store.upload(tmp_path / "a.bin", entry(DATA))
+    with pytest.raises(
+        VerificationError, match=r"'deep/a.bin' has 2,304,000 bytes, and at most 9 were expected\.\n  where: s3://bucket/team/x/files/"
+    ):
+        store.download({**entry(DATA), "bytes": 9}, tmp_path / "b.bin", tmp_path)
+    store.create("a", b"1" * 9)
+    monkeypatch.setattr(object_store, "MAX_BYTES", 8)
+    with pytest.raises(VerificationError, match=r"'a' has 9 bytes, and at most 8 were expected"):
+        store.read("a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
 
 def test_a_store_without_a_prefix_is_the_bucket(s3: S3) -> None:

@@ -30,6 +30,9 @@ def pods_of(manifest: dict[str, Any]) -> tuple[int, list[str]]:
 def main(words: list[str]) -> int:
     """Returns the exit code of kubectl."""
     root = Path(os.environ["FAKE_KUBERNETES"])
+    if "down" in (root / "mode").read_text():
+        sys.stderr.write("Unable to connect to the server: connection refused\n")
+        return 1
     if words[0] == "create":
         manifest = json.load(sys.stdin)
         name = manifest["metadata"]["name"]

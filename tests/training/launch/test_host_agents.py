@@ -233,6 +233,20 @@ def test_nodes_without_a_launcher_are_refused(given: dict[str, object], said: st
         Runtime.model_validate(given)
 
 
+@pytest.mark.parametrize("name", ["-lroot", "-V", "a b", "a\n", "root@a", "[::1]", ":", "gpu1:22", ".", ""])
+def test_a_host_that_ssh_would_take_for_an_option_or_not_find_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"names\.0"):
+        HostsRequest(names=(name,))
+
+
+def test_a_host_twice_is_refused_and_addresses_are_names() -> None:
+    """Two agents of one machine would start their processes on the same GPUs."""
+    with pytest.raises(ValueError, match="names gpu1 twice; name each host once"):
+        HostsRequest(names=("gpu1", "gpu2", "gpu1"))
+    names = ("gpu1.example.org", "10.0.0.5", "::1", "fe80::1:2", "::ffff:10.0.0.5", "n_1")
+    assert HostsRequest(names=names).names == names
+
+
 def test_a_shell_that_is_not_here_is_refused_before_any_work() -> None:
     with pytest.raises(RecipeError, match=r"runtime\.launcher is hosts, but this machine has no no-such-shell"):
         refuse_unfit_hosts(HostsRequest(names=("a",), shell=("no-such-shell", "{host}")))

@@ -71,9 +71,16 @@ def test_what_kubernetes_refuses_is_said_and_nothing_is_left(tmp_path: Path, clu
     assert not (Path(job.scratch) / "kubernetes-job.json").exists()
 
 
+@pytest.mark.parametrize("mount", ["/", "home", "/a:b", "/a\n- b: c", "/a\x00b"])
+def test_a_mount_that_kubernetes_or_a_shell_would_read_differently_is_refused(mount: str) -> None:
+    with pytest.raises(ValueError, match="mount"):
+        KubernetesRequest(mount=mount)
+    assert KubernetesRequest(mount="/shared/my home").mount == "/shared/my home"
+
+
 def pods(tmp_path: Path, cluster: Path) -> kubernetes_agents.PodAgents:
     start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 10, {}, {"module": "", "code": "", "versions": {}})
-    return kubernetes_agents.PodAgents(start, ASKED, "loam-r")
+    return kubernetes_agents.PodAgents(start, ASKED, "loam-r", print)
 
 
 def test_an_object_that_somebody_deleted_is_a_start_that_may_be_repeated(tmp_path: Path, cluster: Path) -> None:
@@ -86,6 +93,28 @@ def test_a_pod_that_was_evicted_is_a_start_that_may_be_repeated(tmp_path: Path, 
     monkeypatch.setattr(kubernetes_agents, "kubectl", lambda *words, **given: subprocess.CompletedProcess([], 0, failed, ""))
     ended = pods(tmp_path, cluster).ended()
     assert ended and ended.passing and ended.text == "The JobSet loam-r failed: pod evicted"
+
+
+@pytest.mark.parametrize("said", ["<html>log in</html>", "[]", '{"status": null}', '{"status": {"conditions": [7]}}', "null"])
+def test_what_kubectl_says_that_is_no_object_is_no_answer(tmp_path: Path, cluster: Path, said: str) -> None:
+    (cluster / "answer").write_text(said)
+    (cluster / "kubectl").write_text(f"#!/bin/sh\ncat {cluster}/answer\n")
+    assert pods(tmp_path, cluster).conditions() is None and pods(tmp_path, cluster).ended() is None
+    (cluster / "kubectl").unlink()
+    os.environ["PATH"] = str(cluster)
+    assert pods(tmp_path, cluster).ended() is None, "nor is a kubectl that is gone"
+
+
+def test_a_pod_writes_its_output_whatever_the_path_is(tmp_path: Path) -> None:
+    scratch = tmp_path / 'it\'s $(touch evil) "`touch evil`" $HOME'
+    scratch.mkdir()
+    start = agents.AgentStart("r", str(scratch / "job.json"), 1, 1, 600, {}, {"module": "", "code": "", "versions": {}})
+    made: Any = manifest(ASKED, start, scratch / "agents.json", "loam-r", False)
+    command = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    words = [*command[:3], "printf", "%s\n", *command[4:]]
+    subprocess.run(words, check=True, cwd=tmp_path, env={"JOB_COMPLETION_INDEX": "0", "PATH": os.environ["PATH"]})
+    assert (scratch / "agent-0.log").read_text().splitlines()[2:4] == [str(scratch / "agents.json"), "--node"]
+    assert [path.name for path in tmp_path.iterdir()] == [scratch.name]
 
 
 def test_pods_get_what_is_asked_for() -> None:
@@ -107,10 +136,15 @@ def test_pods_get_what_is_asked_for() -> None:
 def test_what_is_missing_is_refused_before_any_work(cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"launcher kubernetes needs kubernetes\.image and kubernetes\.claim"):
         Runtime.model_validate({"launcher": "kubernetes"})
-    refuse_unfit_kubernetes(ASKED)
+    refuse_unfit_kubernetes(ASKED, Path("/home/loam/x"))
+    for home in ("/home/loam2", "/data"):
+        with pytest.raises(
+            RecipeError, match=rf"The pods would not see the home {home}: it is not below /home/loam, where they mount the claim"
+        ):
+            refuse_unfit_kubernetes(ASKED, Path(home))
     (cluster / "kubectl").write_text('#!/bin/sh\necho "error: the server doesn\'t have a resource type jobset" >&2\nexit 1\n')
     with pytest.raises(RecipeError, match="Kubernetes does not list JobSets: error: the server doesn't have a resource type"):
-        refuse_unfit_kubernetes(ASKED)
+        refuse_unfit_kubernetes(ASKED, Path("/home/loam/x"))
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(RecipeError, match=r"runtime\.launcher is kubernetes, but this machine has no kubectl"):
-        refuse_unfit_kubernetes(ASKED)
+        refuse_unfit_kubernetes(ASKED, Path("/home/loam/x"))

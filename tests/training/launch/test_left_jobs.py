@@ -40,19 +40,21 @@ class Slurm:
         self.stays = False
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
-        monkeypatch.setattr(slurm_agents, "call", self.call)
+        monkeypatch.setattr(slurm_agents, "refusal", self.refusal)
         monkeypatch.setattr(left_jobs.shutil, "which", lambda name: name)
         for module in (slurm_agents, slurm_engine):
             monkeypatch.setattr(module, "active", lambda name: self.runs)
             monkeypatch.setattr(module, "cancel", self.cancel)
 
-    def cancel(self, name: str) -> None:
+    def refusal(self, options: list[str], script: str, name: str) -> str:
+        assert f"--job-name={name}" in options
+        self.submitted.append(name)
+        return ""
+
+    def cancel(self, name: str) -> bool:
         self.cancelled.append(name)
         self.runs = self.runs if self.stays else False
-
-    def call(self, words: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
-        self.submitted.append(next(word for word in words if word.startswith("--job-name")).partition("=")[2])
-        return subprocess.CompletedProcess(words, 0, "", "")
+        return not self.stays
 
 
 @pytest.fixture
@@ -111,15 +113,6 @@ def test_a_job_that_runs_and_is_the_same_is_gone_on_with(
     assert told[0] == f"{words[0]} job {first.name} of Slurm, which {words[1]}"
 
 
-def test_no_second_job_is_submitted_while_the_first_may_work(job: RankJob, slurm: Slurm) -> None:
-    """Catches: two trainings that write into one folder, because the controller did not obey."""
-    first: Any = slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
-    slurm.stays = True
-    with pytest.raises(StageError, match=f"Job {first.name} of Slurm, which an earlier run left, may still work, and the cluster did not"):
-        slurm_agents.starter(SlurmTraining(), print)(longer(job, slurm), VARIABLES)
-    assert slurm.submitted == [first.name]
-
-
 @pytest.mark.parametrize(
     ("asked", "variables"),
     [
@@ -141,6 +134,77 @@ def test_ranks_of_other_code_are_ended(job: RankJob, slurm: Slurm, monkeypatch: 
     monkeypatch.setattr(agents, "code_digest", lambda module: "0" * 64)
     slurm_agents.starter(SlurmTraining(), print)(job, VARIABLES)
     assert slurm.cancelled == [first.name]
+
+
+def test_while_slurm_does_not_say_that_a_job_has_ended_no_second_one_is_submitted(job: RankJob, slurm: Slurm) -> None:
+    """Both would write into one folder. The name stays, so that the next driver finds the job."""
+    told: list[str] = []
+    first: Any = slurm_agents.starter(SlurmTraining(), told.append)(job, VARIABLES)
+    slurm.stays = True
+    first.end()
+    assert told[-1] == f"Slurm does not say that job {first.name} has ended; the next run cancels it or goes on with it"
+    with pytest.raises(StageError, match=f"Job {first.name} of Slurm, which an earlier run left, may still work, and the cluster did not"):
+        slurm_agents.starter(SlurmTraining(time_min=9), told.append)(job, VARIABLES)
+    assert slurm.submitted == [first.name]
+    slurm.stays, slurm.runs = False, frozenset()
+    second: Any = slurm_agents.starter(SlurmTraining(time_min=9), told.append)(job, VARIABLES)
+    second.end()
+    assert slurm.submitted == [first.name, second.name] and not (Path(job.scratch) / "slurm-job.json").exists()
+
+
+def test_the_batch_script_works_whatever_the_path_of_the_home_is(tmp_path: Path) -> None:
+    """Slurm's programs are shell scripts here. The time of the job is up: the signal leaves the request to stop, and the exit code says so."""
+    scratch = tmp_path / 'it\'s $(touch evil) "`touch evil`" $HOME'
+    scratch.mkdir()
+    (tmp_path / "bin").mkdir()
+    for name, does in (
+        ("scontrol", "echo NodeName=n NodeAddr=10.0.0.1"),
+        ("srun", 'printf "%s\n" "$@" > "$WORDS"; while [ ! -e "$STOP" ]; do sleep 0.05; done'),
+    ):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    start = agents.AgentStart("r", str(scratch / "job.json"), 1, 1, 600, {}, {"module": "", "code": "", "versions": {}})
+    given = {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "WORDS": str(tmp_path / "words"), "STOP": str(scratch / "stop"),
+        "SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURMD_NODENAME": "n",
+    }  # fmt: skip
+    process = subprocess.Popen(["bash", "-c", slurm_agents.script(start, scratch / "agents.json")], env=given, cwd=tmp_path)
+    until(lambda: (tmp_path / "words").exists() and "exec" in (tmp_path / "words").read_text(), 30)
+    process.terminate()
+    assert process.wait(30) == slurm_agents.TIME_IS_UP == slurm_agents._ended(start) and (scratch / "stop").exists()
+    words = (tmp_path / "words").read_text().splitlines()
+    assert f"--output={scratch}/agent-%n.log" in words and not list(tmp_path.rglob("evil"))
+    agent = next(word for word in words if word.strip().startswith("exec ")).replace("exec", "printf '%s\\n'", 1)
+    said = subprocess.run(["bash", "-c", f"address() {{ echo a; }}; {agent}"], env=given, capture_output=True, text=True, check=True).stdout
+    assert str(scratch / "agents.json") in said.splitlines()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"name": 7}', '{"name": ""}', '{"name": "other"}', '{"name": "loam:scratch:a,b"}'])
+def test_a_name_file_that_names_no_job_of_the_training_is_refused(job: RankJob, slurm: Slurm, cluster: Path, content: str) -> None:
+    """The job may still run, and a name of another job would be cancelled."""
+    Path(job.scratch).mkdir(parents=True)
+    for file, start in (
+        ("slurm-job.json", slurm_agents.starter(SlurmTraining(), print)),
+        ("kubernetes-job.json", kubernetes_agents.starter(ASKED, print)),
+    ):
+        (Path(job.scratch) / file).write_text(content)
+        with pytest.raises(StageError, match="does not name the job .* may still work") as caught:
+            start(job, VARIABLES)
+        assert caught.value.where.endswith(file) and "begin with loam, then delete the file" in caught.value.do
+    assert not slurm.submitted and not slurm.cancelled and not list(cluster.glob("*.yaml"))
+
+
+def test_an_object_that_kubernetes_does_not_delete_keeps_its_name(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    first: Any = kubernetes_agents.starter(ASKED, told.append)(job, VARIABLES)
+    (cluster / "mode").write_text("down")
+    first.end()
+    assert told[-1].startswith(f"Kubernetes does not delete JobSet {first.name}: Unable to connect to the server")
+    with pytest.raises(StageError, match=f"JobSet {first.name} of Kubernetes, .* may still work, and the cluster did not end it"):
+        kubernetes_agents.starter(ASKED.model_copy(update={"cores": 3}), told.append)(job, VARIABLES)
+    (cluster / "mode").write_text("")
+    first.end()
+    assert not (Path(job.scratch) / "kubernetes-job.json").exists() and not (cluster / first.name).exists()
 
 
 DRIVER = """

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +163,72 @@ def test_a_snapshot_that_is_not_what_its_list_says_is_refused(s3: S3, job: RankJ
         sent(job, told)
     assert caught.value.where == f"{URI}/snapshots/pretrain-0123/{there(s3)[0]}/" and "Delete it in the bucket" in caught.value.do
     assert not list(Path(job.scratch).iterdir()), "nothing is left of it"
+
+
+def other_list(s3: S3, name: str) -> None:
+    """Puts a file of another name into the list of the only snapshot."""
+    place = f"{PLACE}{there(s3)[0]}"
+    s3.objects[f"{place}/{LIST}"] += f"{sha256(b'1').hexdigest()} 1 {name}\n".encode()
+    s3.objects[f"{place}/files/{sha256(b'1').hexdigest()[:2]}/{sha256(b'1').hexdigest()}"] = b"1"
+
+
+@pytest.mark.parametrize("name", ["slurm-job.json", "job.json", "step-0000000099/checkpoint.json", "manifest.json/x", "../x"])
+def test_a_list_that_names_other_files_than_those_of_its_snapshot_is_refused(s3: S3, job: RankJob, name: str) -> None:
+    """A file slurm-job.json would name a job that the launcher cancels."""
+    sent(job, [], 10)
+    other_list(s3, name)
+    shutil.rmtree(job.scratch)
+    Path(job.scratch).mkdir()
+    with pytest.raises(VerificationError, match=r"A snapshot in the store is not what its list says: (it does not name|the path in line)"):
+        sent(job, [])
+    assert not list(Path(job.scratch).iterdir())
+
+
+def test_an_object_that_is_longer_than_its_list_says_is_not_read(s3: S3, job: RankJob) -> None:
+    sent(job, [], 10)
+    name = next(name for name in s3.objects if name.startswith(PLACE) and "/files/" in name)
+    s3.objects[name] += b"0" * 9
+    shutil.rmtree(job.scratch)
+    Path(job.scratch).mkdir()
+    with pytest.raises(VerificationError, match=r"not what its list says: '[^']*' has \d+ bytes, and at most \d+ were expected\."):
+        sent(job, [])
+
+
+def test_an_object_of_another_name_among_the_snapshots_is_no_snapshot(s3: S3, job: RankJob) -> None:
+    for name in ("x", "..", "x-1", "10-abc", f"{'0' * 10}-{'a' * 8}/deeper"):
+        s3.objects[f"{PLACE}{name}/{LIST}"] = b""
+    told: list[str] = []
+    sent(job, told)
+    assert not told and not list(Path(job.scratch).iterdir())
+
+
+def test_a_snapshot_that_another_home_removes_meanwhile_is_passed_over(s3: S3, job: RankJob) -> None:
+    """As is one that only a late listing still has: then training begins with the snapshot before, or from the beginning."""
+    told: list[str] = []
+    sent(job, told, 20)
+    sent(job, told, 30)
+    shutil.rmtree(job.scratch)
+    Path(job.scratch).mkdir()
+    gone, kept = there(s3)[1], {}
+
+    def removed(request: Any) -> str:
+        if gone in request.key and request.method == "GET":
+            kept.update({name: s3.objects.pop(name) for name in [*s3.objects] if gone in name})
+        return ""
+
+    s3.fault = removed
+    sent(job, told)
+    assert kept and told[-1] == "takes the snapshot of step 20 from s3://bucket/team"
+    shutil.rmtree(job.scratch)
+    Path(job.scratch).mkdir()
+    s3.fault = lambda request: ""
+    late = StoredSnapshots(stored_snapshots.open_store(URI), "snapshots/pretrain-0123/", job, told.append)
+    names = late.names()
+    late.clear()
+    late.names = lambda: names  # type: ignore[method-assign]
+    told.clear()
+    late.fetch()
+    assert not told and not (Path(job.scratch) / "resume").exists()
 
 
 def test_without_a_store_nothing_is_asked(s3: S3, job: RankJob) -> None:
