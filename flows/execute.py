@@ -38,6 +38,8 @@ from stages.record.store.object_store import ObjectStore, open_store
 
 Perform = Callable[[str, Callable[[Report], Result]], Result]
 NETWORK_ERRORS = (ConnectionError, TimeoutError)
+MOST_CHARS = 4000
+"""Of the first line of an error in the record of a run. The log has all of it."""
 RETRY_PAUSES_S = [2, 10, 30]
 """Seconds before each further attempt of a node that a network error stopped."""
 
@@ -366,4 +368,4 @@ def _state_of(error: BaseException) -> NodeState:
 def _first_line(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return str(NodeState.INTERRUPTED)
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return str(error).splitlines()[0][:MOST_CHARS] if str(error) else type(error).__name__

@@ -239,5 +239,5 @@ def _sendable(error: BaseException) -> tuple[BaseException, str]:
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - whatever its class does then
-        return RuntimeError(f"{type(error).__name__}: {error}"), text
+        return RuntimeError("".join(traceback.format_exception_only(error)).strip()), text  # also where its text cannot be made
     return error, text

@@ -188,6 +188,17 @@ def test_a_work_is_the_same_after_it_was_sent(recipe: str, tmp_path: Path) -> No
         assert again.job.stage.sections == step.stage.sections and again.job.stage.off == step.stage.off
 
 
+def test_an_error_that_cannot_be_sent_is_told_by_its_class_and_a_long_one_is_cut_in_the_record() -> None:
+    class Mute(Exception):  # noqa: N818
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    told, _ = node_process._sendable(Mute())
+    assert type(told) is RuntimeError and "Mute: <exception str() failed>" in str(told)
+    assert str(node_process._sendable(ValueError(lambda: 1))[0]).startswith("ValueError: <function")
+    assert execute._first_line(ValueError("x" * 10**6 + "\nmore")) == "x" * execute.MOST_CHARS
+
+
 def test_settings_that_do_not_survive_sending_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session, steps = opened(tmp_path, "home", ())
     job = prepare(session.home, "a", steps[0].stage, session.recipe.sections["a"], 7, session.recipe.runtime, {})
