@@ -54,7 +54,7 @@ def test_two_pods_give_the_bytes_of_one_machine(tmp_path: Path, cluster: Path, k
     training_run.run(there, listener(told), training_run.Observers(), starter(ASKED.model_copy(update={"kind": kind}), told.append))
     assert files(there) == files(here)
     assert told[0] == f"deletes {kind} loam-old of Kubernetes, which a driver left that was killed" and not (cluster / "loam-old").exists()
-    assert told[1].startswith(f"{kind} loam-") and "2 pods with 1 ranks each" in told[1]
+    assert told[1].startswith(f"{kind} loam-") and "2 pods with a rank each" in told[1]
     assert sorted(path.suffix for path in cluster.iterdir()) == ["", "", ".yaml"], (
         "kubectl, mode and what was created: the object itself is deleted"
     )
@@ -63,13 +63,13 @@ def test_two_pods_give_the_bytes_of_one_machine(tmp_path: Path, cluster: Path, k
 def test_what_kubernetes_refuses_is_said_and_nothing_is_left(tmp_path: Path, cluster: Path) -> None:
     (cluster / "mode").write_text("quota")
     job = small_job(tmp_path, Machine(2, "cpu", 1, 1, nodes=2, elsewhere=True), 2)
-    with pytest.raises(LaunchError, match="Kubernetes refuses the training: .*exceeded quota: gpus"):
+    with pytest.raises(LaunchError, match="Kubernetes refuses the job: .*exceeded quota: gpus"):
         launch(job, lambda rank, event: None, os.environ, starter(ASKED, lambda text: None))
     assert not (Path(job.scratch) / "kubernetes-job.json").exists()
 
 
 def pods(tmp_path: Path, cluster: Path) -> kubernetes_agents.PodAgents:
-    start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 10, {}, {"module": "", "code": "", "versions": {}})
+    start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 0, "m", 10, {}, {"modules": [], "code": "", "versions": {}})
     return kubernetes_agents.PodAgents(start, ASKED, "loam-r")
 
 
@@ -88,7 +88,7 @@ def test_a_pod_that_was_evicted_is_a_start_that_may_be_repeated(tmp_path: Path, 
 
 
 def test_pods_get_what_is_asked_for() -> None:
-    start = agents.AgentStart("r", "/h/job.json", 3, 8, 600, {}, {"module": "", "code": "", "versions": {}})
+    start = agents.AgentStart("r", "/h/job.json", 3, 8, 8, "m", 600, {}, {"modules": [], "code": "", "versions": {}})
     made: Any = manifest(ASKED.model_copy(update={"queue": "gpus", "mount": "/h"}), start, Path("/h/agents.json"), "loam-r", True)
     job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = job["template"]["spec"]

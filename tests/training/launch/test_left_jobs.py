@@ -75,6 +75,12 @@ def ended(job: RankJob, slurm: Slurm) -> RankJob:
     return job
 
 
+def done(job: RankJob, slurm: Slurm) -> RankJob:
+    start = agents.read_start(Path(job.scratch) / "agents.json")
+    (start.scratch / f"agent-{start.run}.ended").write_text("0\n")
+    return gone(job, slurm)
+
+
 def longer(job: RankJob, slurm: Slurm) -> RankJob:
     return replace(job, steps=10)
 
@@ -85,7 +91,7 @@ def damaged(job: RankJob, slurm: Slurm) -> RankJob:
 
 
 @pytest.mark.parametrize(
-    ("change", "goes_on"), [(same, True), (silent, True), (gone, False), (ended, False), (longer, False), (damaged, False)]
+    ("change", "goes_on"), [(same, True), (silent, True), (gone, False), (ended, False), (done, True), (longer, False), (damaged, False)]
 )
 def test_a_job_that_runs_and_is_the_same_is_gone_on_with(
     job: RankJob, slurm: Slurm, change: Callable[[RankJob, Slurm], RankJob], goes_on: bool
@@ -196,7 +202,7 @@ def test_an_artifact_folder_without_the_checkpoint_is_a_start_that_links_it_agai
     assert len(tries) == 7
 
 
-def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_failed_or_another_is_deleted(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"status": {"conditions": list[dict[str, str]]()}}
 
     def kubectl(verb: str, *words: object, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -212,6 +218,8 @@ def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Pat
     assert started(ASKED).name == first.name and not deleted
     second = started(queued)
     assert deleted == [f"jobset/{first.name}"] and second.name != first.name
+    states["status"]["conditions"] = [{"type": "Completed", "status": "True"}]
+    assert started(queued).name == second.name, "it has done its work meanwhile"
     states["status"]["conditions"] = [{"type": "Failed", "status": "True"}]
     started(queued)
     assert deleted == [f"jobset/{first.name}", f"jobset/{second.name}"]
