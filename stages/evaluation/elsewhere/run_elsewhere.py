@@ -9,6 +9,7 @@ Cost: beside the stage, the start of an agent (the import of torch) and of a pro
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,8 +55,9 @@ def run_elsewhere(stage: Stage, config: StageConfig, inputs: Mapping[str, Artifa
             ended = error
         if found := _result(folder, ctx.node):
             made, outcome = found
-            for path in sorted(out_path(folder, made).iterdir()):
-                path.rename(out / path.name)
+            shutil.copytree(
+                out_path(folder, made), out, copy_function=os.link, dirs_exist_ok=True
+            )  # a driver that is killed here leaves all of it
             return outcome
         kept = folder_bytes(ctx.scratch) - folder_bytes(folder)
         vain = 0 if kept > before else vain + 1

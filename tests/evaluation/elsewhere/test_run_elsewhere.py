@@ -181,6 +181,24 @@ def test_one_machine_with_one_gpu_is_asked_for(
     assert header["modules"] == ["stages.evaluation.elsewhere.stage_process", "stages.evaluation.evaluate.stage"]
 
 
+def test_a_driver_that_was_killed_while_it_took_the_files_leaves_all_of_them(
+    tmp_path: Path, starts: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its artifact folder is emptied; the next driver finds a job that has ended well, and takes its files."""
+    job = NodeJob("toy", STAGE, STAGE.config(), 7, Runtime.model_validate(HOSTS), {}, {"texts": ()}, {}, "0" * 64)  # type: ignore[typeddict-item]
+    ctx, found = runner.make_context(tmp_path, job, tmp_path, print, print), []  # type: ignore[arg-type]
+    for name in ("killed", "next"):
+        (tmp_path / name).mkdir()
+        outcome = driver.run_elsewhere(STAGE, job.config, {}, tmp_path / name, ctx)
+        assert outcome.summary["third"] == 1 / 3 and outcome.elsewhere
+        found.append((tmp_path / name / "told.json").read_bytes())
+        for path in (tmp_path / "killed").rglob("*.json"):
+            path.unlink()
+        ended = LocalRanks(Path(starts[0].scratch))
+        monkeypatch.setattr(training, "starter", lambda ctx, ended=ended: lambda job, variables: ended)
+    assert found[0] == found[1] and len(starts) == 1
+
+
 def made_job(stage: Stage, runtime: Mapping[str, Any], folder: Path) -> ProcessJob:
     asked = Runtime.model_validate({**runtime, "eval_batch_size": 5})
     ctx = runner.make_context(
