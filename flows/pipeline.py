@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stages.evaluation.elsewhere.run_elsewhere import run_elsewhere
 from stages.record.contract.errors import RecipeError, StageError
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _resolved(node: Node, declared: Mapping[str, Stage], trained: Mapping[str, s
         }
         return replace(stage, inputs=node.inputs, optional=tuple(node.inputs), sections=sections)
     optional = dict.fromkeys(_filled(role, {"{model}": model}) for role in stage.optional for model in (trained or [""]))
-    return replace(stage, inputs=node.inputs, optional=tuple(optional))
+    return replace(stage, inputs=node.inputs, optional=tuple(optional), elsewhere=run_elsewhere if stage.whole_model else None)
 
 
 def _matches(declared: str, role: str) -> bool:

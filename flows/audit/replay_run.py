@@ -21,7 +21,7 @@ from stages.record.contract.errors import RecipeError
 from stages.record.contract.recipe import validated
 from stages.record.contract.runtime import Runtime
 from stages.record.contract.states import ReplayedWindow
-from stages.record.run.runner import gpu_lease_path
+from stages.record.run.runner import machines_lease_path
 from stages.record.run.scratch import lease_of_scratch
 from stages.record.store import external, integrity, lease, manifest
 
@@ -98,7 +98,7 @@ def replay_windows(
         stack.enter_context(lease.lease(lease_of_scratch(folder), f"the replay of {name}"))
         if runtime.gpus:
             stack.enter_context(
-                lease.lease(gpu_lease_path(), f"the replay of {name}", lambda who: say(f"waits for the GPUs, which {who} has"))
+                lease.lease(machines_lease_path(runtime), f"the replay of {name}", lambda who: say(f"waits for the GPUs, which {who} has"))
             )
         folder.mkdir(parents=True)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

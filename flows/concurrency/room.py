@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.environment import hardware
 from stages.record.contract.runtime import Runtime
-from stages.record.run.runner import computes_on_gpus
+from stages.record.run.runner import computes_alone, runs_elsewhere
 
 if TYPE_CHECKING:
     from flows.opened_recipe import Session
@@ -32,7 +32,7 @@ MODEL_KINDS = ("checkpoint", "model")
 
 @dataclass(frozen=True)
 class Need:
-    """What a node needs of this machine while it runs. gpus: whether it computes on its GPUs, which it has for itself."""
+    """What a node needs of this machine while it runs. gpus: whether it computes on its GPUs, or on runtime.hosts, which it has for itself."""
 
     cores: int
     memory_bytes: float
@@ -82,12 +82,14 @@ def need_of(session: Session, step: Step, artifacts: Mapping[str, Artifact]) -> 
     if step.node in session.imported:
         return NOTHING
     runtime, stage = session.recipe.runtime, step.stage
-    gpus = computes_on_gpus(stage, runtime)
+    gpus = computes_alone(stage, runtime)
+    if runs_elsewhere(stage, runtime):
+        return Need(1, CORE_BYTES, gpus)
     cores = _cores(stage.cores, runtime, gpus)
     if (known := session.expected_bytes.get(step.node)) is not None:
         return Need(cores, known, gpus)
     if stage.cores == "ranks":
-        models = _training_bytes(session, step, artifacts) if runtime.launcher == "local" else 0.0
+        models = _training_bytes(session, step, artifacts)
     else:
         read = [artifacts[node].manifest for node in step.reads.values() if node in artifacts]
         models = MODEL_COPIES * sum(one["bytes"] for one in read if one["kind"] in MODEL_KINDS)
@@ -100,7 +102,7 @@ def _cores(kind: str, runtime: Runtime, gpus: bool) -> int:
         here = runtime.engine == "local" or (runtime.engine == "ray" and not runtime.ray.address)
         return runtime.workers if here else 1
     if kind == "ranks":
-        return (runtime.gpus or runtime.cpu_ranks) if runtime.launcher == "local" else 1
+        return runtime.gpus or runtime.cpu_ranks
     if kind == "all" and not gpus:
         threads = os.environ.get("OMP_NUM_THREADS", "")
         return int(threads) if threads.isdecimal() and int(threads) else hardware()["cores"] or 1

@@ -158,6 +158,7 @@ STAGE = Stage(
     run=run,
     inputs={"checkpoint": "{checkpoint}", "tokenizer": "train_tokenizer"},
     per_model=True,
+    whole_model=True,
     summary={"parameters": "parameters", "largest_logit_difference": "largest difference from the trained model's logits"},
     output="model",
     section=report_section,

@@ -33,6 +33,7 @@ from stages.record.contract.recipe import Recipe
 from stages.record.contract.runtime import Runtime
 from stages.record.contract.states import READY, NodeState
 from stages.record.run.named_checkpoint import steps_of
+from stages.record.run.runner import runs_elsewhere
 from stages.record.settings import StageConfig
 from stages.record.store import manifest
 from stages.record.store.external import external_fields
@@ -64,7 +65,7 @@ class Estimate:
         seconds: Time.
         disk_bytes: Size of the artifact.
         scratch_bytes: Size of the scratch folder when the node ends.
-        memory_bytes: Memory of all processes of the node, without that of GPUs; None for another model on GPUs.
+        memory_bytes: Memory of all processes of the node, without that of GPUs; None for another model on GPUs, and where the node runs on other machines.
     """
 
     node: str
@@ -171,15 +172,20 @@ def _from_closest(home: Path, task: _Task) -> tuple[Estimate, float | None]:
         age = -datetime.fromisoformat(built["started"]).timestamp()
         return built["node"] != task.step.node, other, abs(math.log(estimate.work or 1.0)), age
 
-    found = [(artifact, e) for artifact in _builds(home, task.step.node) if (e := _scaled(home, task, artifact)) is not None]
+    found = [(artifact, e) for artifact in _builds(home, task) if (e := _scaled(home, task, artifact)) is not None]
     if not found:
         return Estimate(task.step.node), None
     like, estimate = min(found, key=difference)
     return estimate, read_bytes(like) * _ratio(estimate.disk_bytes or 0.0, like.manifest["bytes"])
 
 
-def _builds(home: Path, node: str) -> Iterator[Artifact]:
-    """Yields the artifacts of a node, and of its stage for other models, that were built on a machine like this one."""
+def _builds(home: Path, task: _Task) -> Iterator[Artifact]:
+    """Yields the artifacts of a node, and of its stage for other models, that were built on a machine like this one.
+
+    What `runtime.launcher` starts elsewhere is compared with what the same launcher started, because this machine does not know the others.
+    """
+    node, elsewhere = task.step.node, runs_elsewhere(task.step.stage, task.runtime)
+    anywhere = task.step.stage.cores == "ranks" or task.step.stage.whole_model
     stage = node.partition("@")[0]
     nodes = [path.name for path in (home / "artifacts").glob(f"{stage}@*")] if stage != node else [node]
     here = hardware()
@@ -188,7 +194,9 @@ def _builds(home: Path, node: str) -> Iterator[Artifact]:
         with suppress(VerificationError, FileNotFoundError):  # damaged, or removed meanwhile: `lineage verify` names it
             artifact = manifest.read_artifact(folder)
             recorded = artifact.manifest["environment"]["hardware"]
-            if not manifest.is_imported(artifact) and {name: recorded.get(name) for name in machine} == machine:
+            like_here = {name: recorded.get(name) for name in machine} == machine
+            same = not anywhere or artifact.manifest["runtime"].get("launcher", "local") == task.runtime.launcher
+            if same and (elsewhere or like_here) and not manifest.is_imported(artifact):
                 yield artifact
 
 
@@ -224,8 +232,9 @@ def _scaled(home: Path, task: _Task, earlier: Artifact) -> Estimate | None:
     else:
         work = disk = _ratio(model[0] + data[0], model[1] + data[1])
     return Estimate(
-        task.step.node, record["alias"], work, seconds_of(record) * work, record["bytes"] * disk, usage["scratch_bytes"] * disk, memory
-    )
+        task.step.node, record["alias"], work, seconds_of(record) * work, record["bytes"] * disk, usage["scratch_bytes"] * disk,
+        None if runs_elsewhere(task.step.stage, task.runtime) else memory,
+    )  # fmt: skip
 
 
 def _model_bytes(sizes: Mapping[str, float]) -> float:

@@ -63,6 +63,12 @@ def training_size(recipe: Recipe, plan: Plan) -> list[tuple[str, str]]:
         rows.append(("shards on Ray", ray_text(recipe.runtime.ray, recipe.runtime.workers)))
     if recipe.runtime.launcher != "local" and any(_is_trained(node, recipe, plan.off) for node in ("pretrain", "sft", "dpo")):
         rows.append(("trainings run on", _machines(recipe.runtime)))
+        rows.append(
+            (
+                "exports and evaluations",
+                f"on one of these machines each, {'an evaluation with one GPU' if recipe.runtime.gpus else 'on its CPU'}",
+            )
+        )
     rows += _curves(recipe, plan)
     rows += _measured(built)
     rows += mixture_table(recipe, built, plan.reads.get("mix", {}))

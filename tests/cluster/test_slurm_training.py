@@ -184,7 +184,7 @@ def test_what_slurm_refuses_is_said(job: RankJob, cluster: Cluster, tmp_path: Pa
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     there = at(job, tmp_path, nodes=2, elsewhere=True)
-    with pytest.raises(LaunchError, match=r"Slurm refuses the training: .* Correct runtime\.slurm_training\."):
+    with pytest.raises(LaunchError, match=r"Slurm refuses the job: .* Correct runtime\.slurm_training\."):
         launch(there, lambda rank, event: None, {}, starter(SlurmTraining(partition="gpus"), print))
     refuse_unfit_slurm(SlurmTraining(partition="all"), 2)
     for asked, nodes, where, what in (

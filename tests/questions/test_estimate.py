@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,25 @@ def test_nothing_is_estimated_behind_a_node_without_a_build(tmp_path: Path) -> N
     elsewhere = {**words.manifest["environment"], "hardware": {**words.manifest["environment"]["hardware"], "processor": "another"}}
     rewritten(words, environment=elsewhere)
     assert estimated(tmp_path) == {"words": Estimate("words"), "count": Estimate("count")}
+
+
+def test_what_a_launcher_starts_is_compared_with_what_it_started_on_whatever_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is not this machine's. A build of this machine says nothing of it, and it says nothing of one here."""
+    monkeypatch.setattr(
+        sys.modules[__name__], "STEPS", [STEPS[0], Step("count", {"words": "words"}, dataclasses.replace(COUNT, whole_model=True))]
+    )
+    hosts = "runtime.hosts={names: [a]}", "runtime.launcher=hosts"
+    words = took(built(tmp_path, ["z"]), 9, 100)
+    count = took(run_stage(COUNT, {}, {"words": words}, tmp_path / "home"), 10, 40, 7_000_000)
+    rewritten(built(tmp_path, ["a", "b"]), bytes=250)
+    assert estimated(tmp_path)["count"].seconds == 25.0 and estimated(tmp_path, *hosts)["count"] == Estimate("count")
+    there = {**count.manifest["environment"], "hardware": {**count.manifest["environment"]["hardware"], "processor": "Z80"}}
+    rewritten(count, environment=there, runtime={**count.manifest["runtime"], "launcher": "hosts"})
+    assert estimated(tmp_path)["count"] == Estimate("count")
+    found = estimated(tmp_path, *hosts)["count"]
+    assert (found.seconds, found.memory_bytes) == (25.0, None)
 
 
 @pytest.mark.parametrize(("field", "value"), [("processor", "Z80"), ("cores", 999), ("gpus", ["a GPU"])])

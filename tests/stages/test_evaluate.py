@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.evaluation.evaluate.stage import STAGE, _device, report_section
+from stages.evaluation.evaluate.stage import STAGE, report_section
 from stages.examples.benchmarks.stage import STAGE as BENCHMARKS
 from stages.record.contract.declaration import Artifact
 from stages.record.contract.errors import StageError
-from stages.record.contract.runtime import Runtime
 from stages.record.tables.parquet import read_rows
 from stages.tokens.encode.stage import STAGE as ENCODE
 from stages.tokens.mix.stage import STAGE as MIX
@@ -288,17 +287,3 @@ def test_the_report_shows_what_was_written_and_marks_what_the_limit_cut(scored: 
     for name in ("harness.json", "scores.json"):
         (tmp_path / name).write_bytes((scored.path / name).read_bytes())
     assert report_section(Artifact(tmp_path, scored.manifest)).tables == ()
-
-
-def test_where_trainings_run_elsewhere_a_machine_without_gpus_computes_on_its_cpu_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    told: list[str] = []
-    asked = Runtime.model_validate({"gpus": 1, "launcher": "slurm"})
-    for found, device in ((False, "cpu"), (True, "cuda")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda found=found: found)
-        assert _device(asked, told.append) == device
-    assert [text.partition(":")[0] for text in told] == ["computes on the CPU"]
-    assert (
-        _device(Runtime.model_validate({"gpus": 1}), told.append) == "cuda" and _device(Runtime(), told.append) == "cpu" and len(told) == 1
-    )

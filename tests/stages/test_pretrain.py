@@ -127,7 +127,7 @@ def test_killed_and_started_again(chain: Chain, tmp_path: Path) -> None:
     # the same settings with slower evaluation, so that the kill happens between the snapshot of step 5 and the end
     config = {**PRETRAIN, "budget": {"steps": 60}, "checkpoint_every_steps": 5, "eval_every_steps": 1}
     tracked = {**RUNTIME, "trackers": ["tensorboard"]}
-    with pytest.raises(StageError, match="Training rank 0 ended by signal SIGKILL") as caught:
+    with pytest.raises(StageError, match="Rank 0 ended by signal SIGKILL") as caught:
         run_stage(pretrain.STAGE, config, chain.data(), tmp_path, runtime=tracked, events=Killer())
     assert "continues from its last snapshot" in caught.value.do
     assert killed and not list(tmp_path.glob("artifacts/*/*"))
@@ -188,7 +188,7 @@ def test_gpus_that_are_not_there(chain: Chain, tmp_path: Path) -> None:
     import torch
 
     missing = torch.cuda.device_count() + 8
-    with pytest.raises(StageError, match=rf"The recipe trains on {missing} GPUs, but this machine has .* that torch can use"):
+    with pytest.raises(StageError, match=rf"The recipe computes on {missing} GPUs, but this machine has .* that torch can use"):
         run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "gpus": missing})
 
 

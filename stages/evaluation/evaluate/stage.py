@@ -17,7 +17,7 @@ Source: lm-eval 0.4.13 for the metrics and its own tasks; stages/evaluation/eval
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
     from stages.evaluation.evaluate.generations import GenerationRow
     from stages.examples.items.chat import ChatFormat
-    from stages.record.contract.runtime import Runtime
     from stages.tokens.sequences.validation import Validation
 
 UNIGRAM = "unigram"
@@ -154,7 +153,7 @@ def run(config: Evaluate, inputs: Mapping[str, Artifact], out: Path, ctx: Contex
     exported = inputs["model"]
     step_of_export = int(exported.summary["step"] or 0) if config.milestones else 0
     steps = asked_steps(config.milestones, inputs["checkpoint"], step_of_export, ctx.node) if config.milestones else []
-    model = load_model(exported.path, _device(ctx.runtime, ctx.log))
+    model = load_model(exported.path, "cuda" if ctx.runtime.gpus else "cpu")
     about = _examination(config, inputs, context_of(model, inputs), ctx)
     own = examined(about, model, KeptAnswers(ctx.scratch / "answers.jsonl"), ctx.progress)
     found, cut = own.tasks, own.tasks.cut
@@ -218,19 +217,6 @@ def _summary(scores: Sequence[TaskScore], cut: Mapping[str, CutItems], written: 
     summary["cut_questions"] = sum(len(one.item_ids) for one in cut.values())
     summary["cut_prompts"] = sum(tokens > 0 for _, tokens in generations.cut_tokens(written))
     return summary
-
-
-def _device(runtime: Runtime, log: Callable[[str], None]) -> str:
-    """Returns what the model computes on, "cuda" or "cpu". Where trainings run on other machines, this one may have no GPU."""
-    if not runtime.gpus:
-        return "cpu"
-    if runtime.launcher != "local":
-        import torch
-
-        if not torch.cuda.is_available():
-            log("computes on the CPU: the trainings of this recipe run on other machines, and this one has no GPU that torch can use")
-            return "cpu"
-    return "cuda"
 
 
 def _baseline_nll(validation: Validation, inputs: Mapping[str, Artifact], limit: int, ctx: Context) -> dict[str, np.ndarray]:
@@ -354,4 +340,5 @@ STAGE = Stage(
     deterministic=False,
     uses_gpus=True,
     cores="all",
+    whole_model=True,
 )

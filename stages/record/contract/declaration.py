@@ -26,6 +26,7 @@ from stages.record.settings import StageConfig
 from stages.record.store.names import name_fault
 
 if TYPE_CHECKING:
+    from stages.record.contract.environment import Environment
     from stages.record.store.manifest_schema import Manifest, RecordCountsEntry, ShardTimeEntry
 
 
@@ -173,6 +174,14 @@ Summary = Mapping[str, float | int | str | None]
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """The machine on which a stage ran that is not the driver's, and the largest memory that it took there."""
+
+    environment: Environment
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a stage returns to the runner.
 
@@ -184,6 +193,7 @@ class Outcome:
         identity: Names of the files in `out` over which the digest is taken. Empty means all files. A warc artifact names only its list of
             records, so that dates do not enter its digest.
         unit: What `rows` counts, in the plural, if it is not the stage's unit. An imported checkpoint has parameters and no sequences.
+        elsewhere: The machine that computed, if it is another one. A stage does not set it.
     """
 
     rows: int = 0
@@ -192,6 +202,7 @@ class Outcome:
     summary: Summary = field(default_factory=dict)
     identity: tuple[str, ...] = ()
     unit: str = ""
+    elsewhere: Elsewhere | None = None
 
 
 @dataclass(frozen=True)
@@ -323,6 +334,7 @@ class Stage:
         uses_gpus: Whether the stage computes on the GPUs that runtime.gpus gives it. Such stages run one at a time on a machine.
         cores: Cores that it computes on, by which a run decides what runs beside it: "one"; "workers", where it calls `run_shards`; "ranks", where
             it trains; "all", where a library takes as many threads as there are cores.
+        whole_model: Whether it computes with a whole model in its own process. Where trainings run on other machines, so does it (`elsewhere`).
         optional: Roles whose node may be off or, of a stage that reads every node, may not run, or that the settings make no use of
             (`StageConfig.unused_roles`): `inputs` and key are then without them.
         ancestors: Optional roles that the stage has only if the node's other inputs are made from their nodes; they make no node run.
@@ -347,6 +359,8 @@ class Stage:
         per_model: Whether the stage runs once for every model, as node "<stage>@<model>".
         sections: Role -> section function, for a stage that reads every node. flows/pipeline.py fills it in; a module does not set it.
         off: Node that is off -> why, for a stage that reads every node. It is in the key. flows/pipeline.py fills it in.
+        elsewhere: elsewhere(stage, config, inputs, out, ctx) does the work of `run` on a machine of runtime.launcher. flows/pipeline.py fills it in, so that
+            the code of launchers is in no key.
         replay: replay(config, inputs, ctx, artifact, windows) trains windows of an artifact's receipt again, by number from 0, and compares.
     """
 
@@ -360,6 +374,7 @@ class Stage:
     deterministic: bool = True
     uses_gpus: bool = False
     cores: Literal["one", "workers", "ranks", "all"] = "one"
+    whole_model: bool = False
     optional: tuple[str, ...] = ()
     ancestors: tuple[str, ...] = ()
     passes: str = ""
@@ -380,6 +395,7 @@ class Stage:
     per_model: bool = False
     sections: Mapping[str, SectionOf] = field(default_factory=dict)
     off: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Callable[[Stage, Any, Mapping[str, Artifact], Path, Context], Outcome] | None = None
     replay: Callable[[Any, Mapping[str, Artifact], Context, Artifact, Sequence[int]], list[ReplayedWindow]] | None = None
 
     @property

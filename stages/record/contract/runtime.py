@@ -26,7 +26,7 @@ def _each_once(given: tuple[str, ...], what: str) -> tuple[str, ...]:
 
 
 class SlurmTraining(StageConfig):
-    """What is asked of Slurm for a training: one job of runtime.nodes nodes, whole."""
+    """What is asked of Slurm for a training: one job of runtime.nodes nodes. An export and an evaluation are a job of one node."""
 
     partition: str = Field("", pattern=r"^[\w.,-]*$")
     """Partition; empty takes the cluster's default."""
@@ -62,7 +62,7 @@ class SlurmRequest(StageConfig):
 
 
 class HostsRequest(StageConfig):
-    """The machines on which launcher hosts starts the processes of a training."""
+    """The machines on which launcher hosts starts the processes of a training, and on the first one exports and evaluations."""
 
     names: tuple[Annotated[str, pydantic.Field(pattern=r"^(\w[\w.-]*|[\da-fA-F]*:[\da-fA-F.]*:[\da-fA-F:.]*)$")], ...] = ()
     """Their names or addresses (IPv6 without brackets), by which they also reach each other. The first one hosts the rendezvous. User and port of
@@ -79,7 +79,7 @@ class HostsRequest(StageConfig):
 
 
 class KubernetesRequest(StageConfig):
-    """The object of Kubernetes that a training is, and its pods."""
+    """The object of Kubernetes that a training, an export or an evaluation is, and its pods."""
 
     kind: Literal["JobSet", "TrainJob"] = "JobSet"
     """Kind of the object: JobSet, or TrainJob of Kubeflow Trainer."""
@@ -136,8 +136,9 @@ class Runtime(StageConfig):
     """Memory that train_tokenizer may take to learn merges (bytes). It refuses before it starts to learn if the words need more: 8 bytes per
     byte of the different words, 16 per word and about 0.6 GB. 4 GiB is enough for 20 M different words."""
     launcher: Literal["local", "hosts", "slurm", "kubernetes"] = "local"
-    """Where the processes of a training run: on this machine, on the machines of runtime.hosts (by ssh), as a job of Slurm, or in pods of Kubernetes.
-    All of them share the home and have the same code and packages. Processes of the same number compute the same bytes."""
+    """Where the processes of a training run, and exports and evaluations: on this machine, on the machines of runtime.hosts (by ssh), as a job of Slurm, or
+    in pods of Kubernetes. An evaluation takes one machine and one GPU. All of them share the home and have the same code and packages. Processes of
+    the same number compute the same bytes."""
     nodes: int = Field(1, ge=1, le=100_000)
     """Machines that a training runs on, with gpus or cpu_ranks processes each."""
     rendezvous_limit_s: int = Field(600, ge=10, le=10**6)

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue
 
-from stages.record.contract import errors
-from stages.record.contract.errors import LoamError, StageError
+from stages.record.contract.errors import StageError
 from stages.record.contract.strict_json import read_object
 from stages.record.engines.local import NOW, record_in
-from stages.record.engines.worker import FAILED
+from stages.record.engines.worker import FAILED, designed
 
 if TYPE_CHECKING:
     from stages.record.tables.shards import ShardJob
@@ -132,8 +131,7 @@ def _raise_recorded(root: Path, missing: Sequence[ShardJob[Any, Any]], engine: C
     for path in (path for job in missing for path in files.get(job.folder.name, ())):
         failure = read_json(path)
         if isinstance(said := failure.get("said"), list) and said:
-            kind, what, where, do = map(str, said)
-            error: LoamError = getattr(errors, kind, StageError)(what, where=where, do=do)
+            error = designed([str(part) for part in said])
             raise error
         number = int(str(failure.get("number", 0)))
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import uuid4
 
+from stages.record.contract import errors
 from stages.record.contract.errors import LoamError
 from stages.record.contract.secrets import redact
 from stages.record.contract.source_code import code_digest
@@ -40,9 +41,9 @@ MEASURE_S = 15.0
 
 
 class BundleHeader(TypedDict):
-    """What decides the bytes of the shards, beside the jobs: the module of their function, its code, and the versions of packages."""
+    """What decides the bytes of the shards, beside the jobs: the modules of their function, their code, and the versions of packages."""
 
-    module: str
+    modules: list[str]
     code: str
     versions: dict[str, str]
 
@@ -70,7 +71,7 @@ def bundle(jobs: Sequence[ShardJob[Any, Any]]) -> bytes:
     """Returns the content of the file JOBS: a line of JSON (`BundleHeader`), then the pickled jobs."""
     work = jobs[0].work
     module = getattr(work, "func", work).__module__
-    header: BundleHeader = {"module": module, "code": code_digest(module), "versions": deciding_versions()}
+    header: BundleHeader = {"modules": [module], "code": code_digest(module), "versions": deciding_versions()}
     return json.dumps(header).encode() + b"\n" + pickle.dumps(list(jobs))
 
 
@@ -91,8 +92,8 @@ def worker_words(file: Path, digest: str, elements: int) -> list[str]:
 
 def unfit(header: BundleHeader) -> str:
     """Returns why this process may not make the shards; empty if it may."""
-    if (own := code_digest(header["module"])) != header["code"]:
-        return f"the code of {header['module']} is another one here ({own[:16]}, the driver has {header['code'][:16]})"
+    if (own := code_digest(*header["modules"])) != header["code"]:
+        return f"the code of {' and '.join(header['modules'])} is another one here ({own[:16]}, the driver has {header['code'][:16]})"
     here, there = deciding_versions(), header["versions"]
     other = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
     return f"versions differ: {', '.join(other[:5])}" if other else ""
@@ -125,16 +126,24 @@ def main(words: list[str]) -> int:
             failed = True
             print(redact(traceback.format_exc()), file=sys.stderr, flush=True)  # noqa: T201 - the log of an element
             with suppress(OSError):  # on a full disk the driver finds nothing but a missing shard
-                write_durably(job.folder.with_name(f"{job.folder.name}.{attempt}{FAILED}"), json.dumps(_failure(error)))
+                write_durably(job.folder.with_name(f"{job.folder.name}.{attempt}{FAILED}"), json.dumps(failure_of(error)))
     return int(failed)
 
 
-def _failure(error: Exception) -> ShardFailure:
+def failure_of(error: Exception) -> ShardFailure:
+    """Returns an error as plain values, without credentials."""
     text = redact(f"{type(error).__name__}: {error}")
     if isinstance(error, LoamError):
         return {"said": [type(error).__name__, *map(redact, (error.what, error.where, error.do))], "number": 0, "file": "", "text": text}
     number, file = (error.errno or 0, str(error.filename or "")) if isinstance(error, OSError) else (0, "")
     return {"said": [], "number": number, "file": file, "text": text}
+
+
+def designed(said: Sequence[str]) -> LoamError:
+    """Returns the error that `ShardFailure` tells as [kind, what, where, do]."""
+    kind, what, where, do = said
+    error: LoamError = getattr(errors, kind, errors.StageError)(what, where=where, do=do)
+    return error
 
 
 def _refuse(root: Path, attempt: str, why: str) -> int:

@@ -101,7 +101,9 @@ def new_manifest(job: NodeJob, outcome: Outcome, files: list[FileEntry], digest:
             "modules": source_code.module_digests(*job.stage.modules),
         },
         "runtime": job.runtime.model_dump(mode="json"),
-        "environment": cast(EnvironmentEntry, environment(tuple(job.stage.distributions))),
+        "environment": cast(
+            EnvironmentEntry, outcome.elsewhere.environment if outcome.elsewhere else environment(tuple(job.stage.distributions))
+        ),
         **usage,
         **shards,
         "started": build.started,

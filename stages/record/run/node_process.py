@@ -9,7 +9,6 @@ Cost: the start of an interpreter with the modules of the stage, a second of pro
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -21,15 +20,16 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from stages.record.contract.declaration import Artifact, ExternalFile, SectionOf, Stage
+from stages.record.contract.declaration import Artifact, Context, ExternalFile, Outcome, SectionOf, Stage
 from stages.record.contract.errors import StageError
 from stages.record.contract.runtime import Runtime
 from stages.record.processes import die_with_parent
 from stages.record.run.node_job import NodeJob
 from stages.record.run.node_work import NodeWork
 from stages.record.run.runner import Event, Report, Result
+from stages.record.run.sent_stage import SentStage, sent_stage
 from stages.record.store.key_record import KeyParts
 
 if TYPE_CHECKING:
@@ -56,19 +56,17 @@ class _TracebackOfNodeError(Exception):
 
 
 class _Sent(NamedTuple):
-    """A NodeWork that pickle can write: the class of a stage's settings can be made at run time, so the stage is found by its module and name."""
+    """A NodeWork that pickle can write."""
 
     home: Path
     run_id: str
     force: bool
-    module: str
-    stage: str
+    stage: SentStage
     inputs: Mapping[str, str]
     optional: tuple[str, ...]
     sections: Mapping[str, SectionOf]
     off: Mapping[str, str]
-    config: str
-    node: str
+    elsewhere: Callable[[Stage, Any, Mapping[str, Artifact], Path, Context], Outcome] | None
     seed: int
     runtime: Runtime
     artifacts: Mapping[str, Artifact]
@@ -82,27 +80,18 @@ def packed(work: NodeWork) -> bytes:
     job, stage = work.job, work.job.stage
     return pickle.dumps(
         _Sent(
-            work.home, work.run_id, work.force, stage.run.__module__, stage.name, dict(stage.inputs), stage.optional, dict(stage.sections),
-            dict(stage.off), job.config.model_dump_json(), job.node, job.seed, job.runtime, dict(job.inputs), dict(job.files), job.parts, job.key,
+            work.home, work.run_id, work.force, sent_stage(job.node, stage, job.config), dict(stage.inputs), stage.optional, dict(stage.sections),
+            dict(stage.off), stage.elsewhere, job.seed, job.runtime, dict(job.inputs), dict(job.files), job.parts, job.key,
         )
     )  # fmt: skip
 
 
 def unpacked(data: bytes) -> NodeWork:
-    """Returns the work of `packed`.
-
-    Raises:
-        StageError: The settings are not those that were sent, which is a fault of their class.
-    """
+    """Returns the work of `packed`. Settings that are not those that were sent are a StageError."""
     sent: _Sent = pickle.loads(data)
-    declared = vars(importlib.import_module(sent.module)).values()
-    found = next(one for one in declared if isinstance(one, Stage) and one.name == sent.stage)
-    stage = replace(found, inputs=sent.inputs, optional=sent.optional, sections=sent.sections, off=sent.off)
-    config = stage.config.model_validate_json(sent.config)
-    if config.model_dump_json() != sent.config:
-        do = "This is a fault of the program. Run it with runtime.nodes_at_once=1, and report it."
-        raise StageError(f"The settings of {sent.node} cannot be sent to a process.", where=f"node {sent.node}", do=do)
-    job = NodeJob(sent.node, stage, config, sent.seed, sent.runtime, sent.artifacts, sent.files, sent.parts, sent.key)
+    found, config = sent.stage.declared(), sent.stage.settings()
+    stage = replace(found, inputs=sent.inputs, optional=sent.optional, sections=sent.sections, off=sent.off, elsewhere=sent.elsewhere)
+    job = NodeJob(sent.stage.node, stage, config, sent.seed, sent.runtime, sent.artifacts, sent.files, sent.parts, sent.key)
     return NodeWork(sent.home, job, sent.run_id, sent.force)
 
 

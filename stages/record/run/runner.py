@@ -148,7 +148,7 @@ def _usable_cached(home: Path, job: NodeJob, run_id: str, force: bool) -> Artifa
 
 @contextmanager
 def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[lease.Held]:
-    """Holds the lease on the job's key and, for a stage that computes on GPUs, the lease on this machine's GPUs.
+    """Holds the lease on the job's key and, for a stage that has machines for itself, the lease on them (`computes_alone`).
 
     Yields:
         The lease on the key.
@@ -158,16 +158,22 @@ def held(home: Path, job: NodeJob, run_id: str, report: Report) -> Iterator[leas
         report(Event("log", job.node, {"line": text}))
 
     with lease.lease(lease_path(home, job.node, job.key), run_id, lambda who: say(f"waits for {who}, which is building the same")) as own:
-        if not computes_on_gpus(job.stage, job.runtime):
+        if not computes_alone(job.stage, job.runtime):
             yield own
             return
-        with lease.lease(gpu_lease_path(), run_id, lambda who: say(f"waits for the GPUs, which {who} has")):
+        what = "hosts" if runs_elsewhere(job.stage, job.runtime) else "GPUs"
+        with lease.lease(machines_lease_path(job.runtime), run_id, lambda who: say(f"waits for the {what}, which {who} has")):
             yield own
 
 
-def computes_on_gpus(stage: Stage, runtime: Runtime) -> bool:
-    """Returns whether a stage computes on the GPUs of this machine: a training that runs elsewhere does not."""
-    return stage.uses_gpus and bool(runtime.gpus_here if stage.cores == "ranks" else runtime.gpus)
+def runs_elsewhere(stage: Stage, runtime: Runtime) -> bool:
+    """Returns whether a stage computes on other machines than its driver: those of runtime.launcher."""
+    return runtime.launcher != "local" and (stage.cores == "ranks" or stage.whole_model)
+
+
+def computes_alone(stage: Stage, runtime: Runtime) -> bool:
+    """Returns whether a stage has machines for itself: the GPUs of this one, or those of runtime.hosts. Slurm and Kubernetes give out their own."""
+    return runtime.launcher == "hosts" if runs_elsewhere(stage, runtime) else stage.uses_gpus and bool(runtime.gpus)
 
 
 def lease_path(home: Path, node: str, key: str) -> Path:
@@ -175,9 +181,13 @@ def lease_path(home: Path, node: str, key: str) -> Path:
     return home / "leases" / f"{node}-{key[:12]}"
 
 
-def gpu_lease_path() -> Path:
-    """Returns the path of the lease on this machine's GPUs: one stage at a time computes on them, for all homes of a user."""
-    return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / "gpus"
+def machines_lease_path(runtime: Runtime) -> Path:
+    """Returns the path of the lease on this machine's GPUs, or on the machines of runtime.hosts: one stage of a user at a time computes on them.
+
+    It is on this machine, so drivers of other machines are not seen.
+    """
+    name = f"hosts-{runtime.hosts.names[0]}" if runtime.launcher == "hosts" else "gpus"
+    return Path(tempfile.gettempdir()) / f"loam-{os.getuid()}" / name
 
 
 def _build(home: Path, job: NodeJob, own: lease.Held, run_id: str, report: Report, force: bool) -> Result:
@@ -218,8 +228,9 @@ def _build(home: Path, job: NodeJob, own: lease.Held, run_id: str, report: Repor
             do="Compare the two folders; the old artifact was kept.",
         )
     alias = old.manifest["alias"] if old and same else f"{job.node}-{names.next_number(home, job.node)}"
-    measured = fresh and peak.bytes and not job.provenance
-    usage: UsageEntry | None = {"memory_bytes": peak.bytes, "scratch_bytes": folder_bytes(work)} if measured else None
+    memory_bytes = outcome.elsewhere.memory_bytes if outcome.elsewhere else peak.bytes
+    measured = fresh and memory_bytes and not job.provenance
+    usage: UsageEntry | None = {"memory_bytes": memory_bytes, "scratch_bytes": folder_bytes(work)} if measured else None
     replaced = recorded.digests_of(home, job.node, job.key)
     record = new_manifest(job, outcome, files, digest, Build(run_id, clock, alias, usage, replaced, shards.times))
     own.refuse_lost()
@@ -269,18 +280,27 @@ def _refuse_changed(home: Path, job: NodeJob, scratch: Scratch) -> None:
                 )
 
 
-def make_context(home: Path, job: NodeJob, work: Path, report: Report, drop: Callable[[str, str, str], None]) -> Context:
-    """Returns the context of a stage that works in the folder `work`. drop: see `Context`."""
+def limited(show: Callable[[float, float | None, str, str], None]) -> Callable[..., None]:
+    """Returns `Context.progress`: it calls show(done, total, unit, note) at most every PROGRESS_EVERY_S, and at the end."""
     last = [0.0]
 
     def progress(done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
         now = time.monotonic()
         if now - last[0] >= PROGRESS_EVERY_S or (total is not None and done >= total):
             last[0] = now
-            report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
+            show(done, total, unit, note)
+
+    return progress
+
+
+def make_context(home: Path, job: NodeJob, work: Path, report: Report, drop: Callable[[str, str, str], None]) -> Context:
+    """Returns the context of a stage that works in the folder `work`. drop: see `Context`."""
+
+    def show(done: float, total: float | None, unit: str, note: str) -> None:
+        report(Event("progress", job.node, {"done": done, "total": total, "unit": unit, "note": redact(note)}))
 
     return Context(
-        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=progress, drop=drop,
+        node=job.node, seed=job.seed, runtime=job.runtime, scratch=work, cache=home / "cache", progress=limited(show), drop=drop,
         log=lambda line: report(Event("log", job.node, {"line": redact(line)})), files=lambda name: job.files[name],
         shards=ShardRecord(earlier=lambda label: earlier_times(home, job.node, label)),
         sections=job.stage.sections, off=job.stage.off, trackers=home / "trackers" / job.node / work.parent.name.removeprefix(f"{job.node}-"),
@@ -312,7 +332,10 @@ def _call(home: Path, job: NodeJob, out: Path, work: Path, report: Report) -> tu
             )
 
     ctx = make_context(home, job, work, report, drop)
-    outcome = job.stage.run(job.config, job.inputs, out, ctx)
+    if job.stage.elsewhere and runs_elsewhere(job.stage, job.runtime):
+        outcome = job.stage.elsewhere(job.stage, job.config, job.inputs, out, ctx)
+    else:
+        outcome = job.stage.run(job.config, job.inputs, out, ctx)
     if bad:
         _write_lines(out / "bad_records.jsonl", bad)
     if outcome.record_counts and (fault := outcome.record_counts.imbalance()):

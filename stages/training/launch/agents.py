@@ -21,8 +21,7 @@ from stages.record.contract.source_code import code_digest
 from stages.record.engines.worker import BundleHeader, deciding_versions
 from stages.record.processes import read_replaced
 from stages.record.store.files import write_durably
-from stages.training.job.job import RankJob, job_text
-from stages.training.launch.started import RANK, STACKS_S, Ended, begin, common_environment, compiler, ended_text, job_path, kernels
+from stages.training.launch.started import STACKS_S, Ended, Job, begin, ended_text, job_path, process_of, text_of
 
 NODE_AGENT = "stages.training.run.node_agent"
 """The module that an agent runs."""
@@ -43,6 +42,8 @@ class AgentStart:
         job: The file of the job.
         nodes: Number of agents.
         ranks_per_node: Ranks of each.
+        gpus: GPUs that each of their machines must have.
+        module: The module that a rank runs.
         limit_s: Seconds in which all agents must have come.
         environment: Variables of the ranks.
         header: The code and the versions that the driver has; an agent with others refuses.
@@ -52,9 +53,16 @@ class AgentStart:
     job: str
     nodes: int
     ranks_per_node: int
+    gpus: int
+    module: str
     limit_s: int
     environment: dict[str, str]
     header: BundleHeader
+
+    def size_text(self, machines: str) -> str:
+        """Returns how large the job is: "2 nodes with 8 ranks each". machines: what they are, in the plural."""
+        each = "a rank" if self.ranks_per_node == 1 else f"{self.ranks_per_node:,} ranks"
+        return f"{self.nodes:,} {machines} with {each} each" if self.nodes > 1 else f"one {machines.removesuffix('s')} with {each}"
 
     @property
     def scratch(self) -> Path:
@@ -85,21 +93,25 @@ class AgentReport:
     lost: bool = False
 
 
-def new_start(job: RankJob, variables: Mapping[str, str]) -> AgentStart:
+def new_start(job: Job, variables: Mapping[str, str]) -> AgentStart:
     """Returns what the agents of a new start read. Of the driver's variables the ranks get those of the network.
 
     Args:
         job: The job.
         variables: The driver's environment without credentials.
     """
-    machine, path = job.machine, job_path(Path(job.scratch))
+    machine, path, process = job.machine, job_path(Path(job.scratch)), process_of(job)
     passed = {name: value for name, value in variables.items() if name.startswith(NETWORK)}
-    environment = passed | common_environment(machine.device) | compiler(kernels(job)) | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    header: BundleHeader = {"module": RANK, "code": code_digest(RANK), "versions": deciding_versions()}
-    return AgentStart(uuid4().hex[:12], str(path), machine.nodes, machine.ranks_per_node, machine.rendezvous_limit_s, environment, header)
+    environment = {**passed, **process.environment, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    header: BundleHeader = {"modules": list(process.code), "code": code_digest(*process.code), "versions": deciding_versions()}
+    each = machine.ranks_per_node
+    return AgentStart(
+        uuid4().hex[:12], str(path), machine.nodes, each, each if machine.device == "cuda" else 0, process.module, machine.rendezvous_limit_s,
+        environment, header,
+    )  # fmt: skip
 
 
-def write_start(job: RankJob, variables: Mapping[str, str]) -> tuple[AgentStart, Path]:
+def write_start(job: Job, variables: Mapping[str, str]) -> tuple[AgentStart, Path]:
     """Returns what the agents read and its file, after writing both it and the job. The arguments are those of `new_start`."""
     begin(job)
     start = new_start(job, variables)
@@ -110,7 +122,7 @@ def write_start(job: RankJob, variables: Mapping[str, str]) -> tuple[AgentStart,
     return start, file
 
 
-def earlier_start(job: RankJob, variables: Mapping[str, str]) -> AgentStart | None:
+def earlier_start(job: Job, variables: Mapping[str, str]) -> AgentStart | None:
     """Returns what an earlier driver wrote for its agents, if this driver would write the same: the same attempt at the same job.
 
     None if job, code, versions or variables differ, or nothing is there. The arguments are those of `new_start`.
@@ -120,7 +132,7 @@ def earlier_start(job: RankJob, variables: Mapping[str, str]) -> AgentStart | No
         found, written = read_start(start_path(scratch)), job_path(scratch).read_bytes()
     except (OSError, ValueError, TypeError):  # nothing, or of another version
         return None
-    return found if written == job_text(job) and found == replace(new_start(job, variables), run=found.run) else None
+    return found if written == text_of(job) and found == replace(new_start(job, variables), run=found.run) else None
 
 
 def read_start(path: Path) -> AgentStart:
@@ -206,7 +218,7 @@ def judged(start: AgentStart, failed: Mapping[int, AgentReport], gone: Mapping[i
         return Ended(codes, said[0].text, said[0].lost)
     rank = killed[0] if killed else min(codes)
     node = next(node for node, report in failed.items() if rank in report.codes)
-    text = ended_text(f"Training rank {rank} on machine {node + 1} of {start.nodes}", codes[rank], start.output(node))
+    text = ended_text(f"Rank {rank} on machine {node + 1} of {start.nodes}", codes[rank], start.output(node))
     return Ended(codes, text, passing=bool(killed))
 
 

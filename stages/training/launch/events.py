@@ -75,6 +75,25 @@ class SequencesScored:
 
 
 @dataclass(frozen=True)
+class Progressed:
+    """How far a stage is that runs as a process: `Context.progress`."""
+
+    done: float
+    total: float | None
+    unit: str
+    note: str
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A record that a stage cannot read: `Context.drop`."""
+
+    reason: str
+    where: str
+    record: str
+
+
+@dataclass(frozen=True)
 class RankFailed:
     """The error that ends a rank.
 
@@ -91,9 +110,10 @@ class RankFailed:
     file: str = ""
 
 
-RankEvent = Logged | PartitionSizes | StepDone | Evaluated | Sampled | SequencesScored | RankFailed
+RankEvent = Logged | PartitionSizes | StepDone | Evaluated | Sampled | SequencesScored | Progressed | Dropped | RankFailed
 KINDS: Mapping[str, type[RankEvent]] = {
-    "log": Logged, "partition": PartitionSizes, "step": StepDone, "eval": Evaluated, "samples": Sampled, "scored": SequencesScored, "error": RankFailed,
+    "log": Logged, "partition": PartitionSizes, "step": StepDone, "eval": Evaluated, "samples": Sampled, "scored": SequencesScored, "progress": Progressed,
+    "drop": Dropped, "error": RankFailed,
 }  # fmt: skip
 """The kind in an event's line -> its class."""
 KIND_OF = {event: kind for kind, event in KINDS.items()}

@@ -29,6 +29,7 @@ class Activity(StrEnum):
     SAVING = "saving of a snapshot"
     HANDING_OVER = "handing over of the checkpoint"
     SCORING = "scoring"
+    STAGE = "work of a stage"
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 
 from stages.record.contract.errors import RecipeError
 from stages.record.contract.runtime import HostsRequest
-from stages.training.job.job import RankJob
 from stages.training.launch.agents import Agents, agent_words, write_start
-from stages.training.launch.started import PROJECT, Ended, Starter, ended_text, python_path
+from stages.training.launch.started import PROJECT, Ended, Job, Starter, ended_text, python_path
 
 ENDS_S = 10.0
 
@@ -64,13 +63,14 @@ class HostAgents(Agents):
 def starter(request: HostsRequest) -> Starter:
     """Returns what starts the ranks of a job on hosts."""
 
-    def start(job: RankJob, variables: Mapping[str, str]) -> HostAgents:
+    def start(job: Job, variables: Mapping[str, str]) -> HostAgents:
         given, file = write_start(job, variables)
-        agents = HostAgents(given, request.names)
+        names = request.names[: given.nodes]
+        agents = HostAgents(given, names)
         with ExitStack() as stack:
             stack.callback(agents.end)
-            for node, host in enumerate(request.names):
-                place = ["--node", str(node), "--endpoint", f"{request.names[0]}:{request.port}", "--address", host, "--tied"]
+            for node, host in enumerate(names):
+                place = ["--node", str(node), "--endpoint", f"{names[0]}:{request.port}", "--address", host, "--tied"]
                 words = shlex.join([*agent_words(file), *place])
                 command = f"cd {shlex.quote(str(PROJECT))} && exec env PYTHONPATH={shlex.quote(python_path())} {words}"
                 shell = [word.replace("{host}", host) for word in request.shell]

@@ -27,17 +27,14 @@ from stages.record.engines.kubernetes import kubectl
 from stages.record.engines.left_jobs import KUBERNETES_JOB, end_job, left_name
 from stages.record.engines.submissions import last_line, read_json
 from stages.record.store.files import write_durably
-from stages.training.job.job import RankJob
 from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, start_path, write_start
 from stages.training.launch.heartbeat import heartbeat_path
 from stages.training.launch.launch import LaunchError
-from stages.training.launch.started import Ended, Starter
+from stages.training.launch.started import Ended, Job, Starter
 
 POLL_S = 5.0
 PORT = 29500
 QUEUE = "kueue.x-k8s.io/queue-name"
-OVER = ("Completed", "Complete", "Failed")
-"""Conditions of an object that works no more: those of JobSet and TrainJob."""
 VERSIONS = {"JobSet": "jobset.x-k8s.io/v1alpha2", "TrainJob": "trainer.kubeflow.org/v1alpha1"}
 START = 'exec "$0" "$@" --node "$JOB_COMPLETION_INDEX" --endpoint {first}:{port} --address "{others}" > {output}"$JOB_COMPLETION_INDEX.log" 2>&1'
 
@@ -110,7 +107,7 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
     What Kubernetes refuses is a LaunchError of the start.
     """
 
-    def start(job: RankJob, variables: Mapping[str, str]) -> PodAgents:
+    def start(job: Job, variables: Mapping[str, str]) -> PodAgents:
         scratch = Path(job.scratch)
         if name := left_name(_name_path(scratch)):
             if found := _left(asked, job, variables, log):
@@ -125,17 +122,15 @@ def starter(asked: KubernetesRequest, log: Callable[[str], None]) -> Starter:
         done = kubectl("create", asked.namespace, "--filename=-", given=json.dumps(made))
         if done.returncode:
             agents.end()
-            raise LaunchError(f"Kubernetes refuses the training: {last_line(done.stderr)} Correct runtime.kubernetes.")
-        log(
-            f"{asked.kind} {name} of Kubernetes: {given.nodes} pods with {given.ranks_per_node} ranks each; output in {scratch}/agent-*.log"
-        )
+            raise LaunchError(f"Kubernetes refuses the job: {last_line(done.stderr)} Correct runtime.kubernetes.")
+        log(f"{asked.kind} {name} of Kubernetes: {given.size_text('pods')}; output in {scratch}/agent-*.log")
         return agents
 
     return start
 
 
-def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str], log: Callable[[str], None]) -> PodAgents | None:
-    """Returns the agents that a killed driver left, if their object is there and works, and this driver would create the same one."""
+def _left(asked: KubernetesRequest, job: Job, variables: Mapping[str, str], log: Callable[[str], None]) -> PodAgents | None:
+    """Returns the agents that a killed driver left, if this driver would create the same object, and theirs is there and has not failed."""
     if (start := earlier_start(job, variables)) is None:
         return None
     agents = PodAgents(start, asked, f"loam-{start.run}", log)
@@ -143,7 +138,7 @@ def _left(asked: KubernetesRequest, job: RankJob, variables: Mapping[str, str], 
     same = read_json(_name_path(start.scratch)) == {"name": agents.name, "object": made}
     if not same or (held := agents.conditions()) is False:
         return None
-    return None if held and any(kind in held for kind in OVER) else agents
+    return None if held and "Failed" in held else agents
 
 
 def manifest(asked: KubernetesRequest, start: AgentStart, file: Path, name: str, gpus: bool) -> dict[str, JsonValue]:

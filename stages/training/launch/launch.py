@@ -17,11 +17,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stages.training.job.job import RankJob
 from stages.training.launch.events import OS_ERROR_EXIT, EventTail, RankEvent, RankFailed, StepDone, event_path
 from stages.training.launch.heartbeat import heartbeat_path, read_beat
 from stages.training.launch.stall import StallWatch, stall_text
-from stages.training.launch.started import Ended, Started, Starter, start_local
+from stages.training.launch.started import Ended, Job, Started, Starter, start_local
 from stages.training.launch.stop_request import request_stop, stop_requested
 
 POLL_S = 0.2
@@ -139,7 +138,7 @@ class RankGroup:
             time.sleep(POLL_S)
 
 
-def launch(job: RankJob, listen: Callable[[int, RankEvent], None], variables: Mapping[str, str], start: Starter = start_local) -> None:
+def launch(job: Job, listen: Callable[[int, RankEvent], None], variables: Mapping[str, str], start: Starter = start_local) -> None:
     """Runs the job until all ranks have ended. A rank that fails raises LaunchError, or OSError if a disk is full or read-only.
 
     Args:
@@ -182,5 +181,5 @@ def _failure(scratch: Path, found: RankErrors, ended: Ended) -> Exception:
         failed = next((rank for rank, code in ended.codes.items() if code and rank in found.errors), next(iter(found.errors)))
         return LaunchError(found.naming or found.errors[failed], found.sequences)
     if by_code:
-        return LaunchError(f"A training rank cannot continue: {os.strerror(by_code)}.")
+        return LaunchError(f"A rank cannot continue: {os.strerror(by_code)}.")
     return LaunchError(ended.text, passing=ended.passing)

@@ -22,10 +22,9 @@ from stages.record.engines.left_jobs import SLURM_JOB, end_job, left_name
 from stages.record.engines.slurm import NEVER, active, cancel, refusal
 from stages.record.engines.submissions import read_json
 from stages.record.store.files import write_durably
-from stages.training.job.job import RankJob
 from stages.training.launch.agents import Agents, AgentStart, agent_words, earlier_start, write_start
 from stages.training.launch.launch import LaunchError
-from stages.training.launch.started import PROJECT, Ended, Starter, python_path
+from stages.training.launch.started import PROJECT, Ended, Job, Starter, python_path
 from stages.training.launch.stop_request import stop_path
 
 POLL_S = 3.0
@@ -109,7 +108,7 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
     What Slurm refuses is a LaunchError of the start.
     """
 
-    def start(job: RankJob, variables: Mapping[str, str]) -> SlurmAgents:
+    def start(job: Job, variables: Mapping[str, str]) -> SlurmAgents:
         scratch = Path(job.scratch)
         if name := left_name(_name_path(scratch)):
             if found := _left(asked, job, variables, log):
@@ -124,20 +123,21 @@ def starter(asked: SlurmTraining, log: Callable[[str], None]) -> Starter:
         agents = SlurmAgents(given, name, log)
         if refused:
             agents.end()
-            raise LaunchError(f"Slurm refuses the training: {refused} Correct runtime.slurm_training.")
-        log(f"job {name} of Slurm: {given.nodes} nodes with {given.ranks_per_node} ranks each; its output is in {scratch}/agent-*.log")
+            raise LaunchError(f"Slurm refuses the job: {refused} Correct runtime.slurm_training.")
+        log(f"job {name} of Slurm: {given.size_text('nodes')}; its output is in {scratch}/agent-*.log")
         return agents
 
     return start
 
 
-def _left(asked: SlurmTraining, job: RankJob, variables: Mapping[str, str], log: Callable[[str], None]) -> SlurmAgents | None:
-    """Returns the agents that a killed driver left, if their job waits or runs, and this driver would submit the same job."""
+def _left(asked: SlurmTraining, job: Job, variables: Mapping[str, str], log: Callable[[str], None]) -> SlurmAgents | None:
+    """Returns the agents that a killed driver left, if this driver would submit the same job, and theirs waits, runs or has done its work meanwhile."""
     if (start := earlier_start(job, variables)) is None:
         return None
     name = _name(start)
     same = read_json(_name_path(start.scratch)) == {"name": name, "options": _options(asked, job, name)}
-    return SlurmAgents(start, name, log) if same and _ended(start) is None and active(name) is not False else None
+    end = _ended(start)
+    return SlurmAgents(start, name, log) if same and (end == 0 or (end is None and active(name) is not False)) else None
 
 
 def script(start: AgentStart, file: Path) -> str:
@@ -151,7 +151,7 @@ def script(start: AgentStart, file: Path) -> str:
     )
 
 
-def _options(asked: SlurmTraining, job: RankJob, name: str) -> list[str]:
+def _options(asked: SlurmTraining, job: Job, name: str) -> list[str]:
     machine, output = job.machine, job.scratch.replace("%", "%%")
     optional = {
         "partition": asked.partition, "account": asked.account, "mem": f"{asked.memory_mb}M" if asked.memory_mb else "",

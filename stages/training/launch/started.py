@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stages.record.processes import free_port
-from stages.training.job.job import RankJob, write_job
+from stages.training.job.job import Machine, RankJob, job_text
 from stages.training.launch.events import event_path
 from stages.training.launch.heartbeat import heartbeat_path
 from stages.training.launch.stall import process_state
@@ -29,6 +29,54 @@ RANK = "stages.training.loop.rank"
 STACKS_S = 1.0
 TAIL_LINES = 15
 PROJECT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Process:
+    """What each process of a job runs: `python -m MODULE JOB PARENT_PID`, with its number in the variable RANK.
+
+    Attributes:
+        module: The module.
+        code: Modules whose code, with all that it reaches, is the driver's on every machine.
+        environment: Variables that it needs before it imports anything.
+    """
+
+    module: str
+    code: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ProcessJob:
+    """A job that is no RankJob: what else is started as processes that write events and heartbeats like ranks.
+
+    Attributes:
+        scratch: Folder of the files of the job.
+        machine: Ranks, device and limits.
+        text: What a process reads: the content of job.json.
+        process: What it runs.
+    """
+
+    scratch: str
+    machine: Machine
+    text: bytes
+    process: Process
+
+
+Job = RankJob | ProcessJob
+"""What a launcher starts."""
+
+
+def process_of(job: Job) -> Process:
+    """Returns what each process of a job runs."""
+    if isinstance(job, ProcessJob):
+        return job.process
+    return Process(RANK, (RANK,), common_environment(job.machine.device) | compiler(kernels(job)))
+
+
+def text_of(job: Job) -> bytes:
+    """Returns what a process of a job reads."""
+    return job.text if isinstance(job, ProcessJob) else job_text(job)
 
 
 @dataclass(frozen=True)
@@ -74,7 +122,7 @@ class Started(Protocol):
         """Ends the ranks that still run, at once: they keep nothing that a snapshot does not have."""
 
 
-Starter = Callable[[RankJob, Mapping[str, str]], Started]
+Starter = Callable[[Job, Mapping[str, str]], Started]
 """starter(job, environment of the ranks) starts the ranks, or returns those that a driver left which was killed, where they do the same work."""
 
 
@@ -83,7 +131,7 @@ def job_path(scratch: Path) -> Path:
     return scratch / "job.json"
 
 
-def begin(job: RankJob) -> Path:
+def begin(job: Job) -> Path:
     """Returns the file of the job, after writing it and removing what the ranks of an earlier start said. None of them works any more."""
     scratch = Path(job.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -91,7 +139,9 @@ def begin(job: RankJob) -> Path:
     for rank in range(job.machine.ranks):
         event_path(scratch, rank).unlink(missing_ok=True)
         heartbeat_path(scratch, rank).unlink(missing_ok=True)
-    return write_job(job, job_path(scratch))
+    path = job_path(scratch)
+    path.write_bytes(text_of(job))
+    return path
 
 
 @dataclass
@@ -117,7 +167,7 @@ class LocalRanks:
         failed = next((rank for rank, code in known.items() if code), None)
         if failed is None:
             return Ended(known) if len(known) == len(self.processes) else None
-        return Ended(known, ended_text(f"Training rank {failed}", known[failed], self.scratch / f"rank-{failed}.log"))
+        return Ended(known, ended_text(f"Rank {failed}", known[failed], self.scratch / f"rank-{failed}.log"))
 
     def states(self) -> Sequence[str]:
         """Returns the state of each process."""
@@ -138,25 +188,24 @@ class LocalRanks:
             process.wait()
 
 
-def start_local(job: RankJob, variables: Mapping[str, str]) -> LocalRanks:
+def start_local(job: Job, variables: Mapping[str, str]) -> LocalRanks:
     """Returns the ranks of a job, started as processes of this machine.
 
     Args:
         job: The job.
-        variables: Environment of the ranks; `environment` is added to it. It must not contain credentials, because the output of a rank is
+        variables: Environment of the ranks; `Process.environment` and `place` are added to it. It must not contain credentials, because the output of a rank is
             kept unchanged.
     """
-    path, scratch, port = begin(job), Path(job.scratch), free_port()
+    path, scratch, port, process = begin(job), Path(job.scratch), free_port(), process_of(job)
     started = LocalRanks(scratch)
     with ExitStack() as stack:
         stack.callback(started.end)
         for rank in range(job.machine.ranks):
-            place = environment(rank, job.machine.ranks, port, job.machine.device)
-            own = {**variables, **place, **compiler(kernels(job)), "PYTHONPATH": python_path()}
-            words = [sys.executable, "-m", RANK, str(path), str(os.getpid())]
+            own = {**variables, **process.environment, **place(rank, job.machine.ranks, port), "PYTHONPATH": python_path()}
+            words = [sys.executable, "-m", process.module, str(path), str(os.getpid())]
             with (scratch / f"rank-{rank}.log").open("wb") as output:
-                process = subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-            started.processes.append(process)
+                made = subprocess.Popen(words, env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+            started.processes.append(made)
         stack.pop_all()
     return started
 
@@ -181,7 +230,12 @@ def common_environment(device: str) -> dict[str, str]:
 
 def environment(rank: int, ranks: int, port: int, device: str) -> dict[str, str]:
     """Returns the environment variables of a rank of this machine: the common ones, its place, and loopback as its network."""
-    return common_environment(device) | {
+    return common_environment(device) | place(rank, ranks, port)
+
+
+def place(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Returns the variables that tell a rank of this machine its place, and that its network is loopback."""
+    return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip

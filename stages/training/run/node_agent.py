@@ -38,21 +38,20 @@ def main(words: list[str]) -> int:
         threading.Thread(target=_end_with_input, daemon=True).start()
     threading.Thread(target=_pass_on_stacks, args=(start.scratch,), daemon=True).start()
     why = unfit(start.header) or _lacks(start)
-    report = AgentReport(text=f"Machine {given.node + 1} of {start.nodes} cannot train: {why}") if why else _run(start, given)
+    report = AgentReport(text=f"Machine {given.node + 1} of {start.nodes} is refused: {why}") if why else _run(start, given)
     write_report(start, given.node, report)
     return int(bool(report.text or any(report.codes.values())))
 
 
 def _lacks(start: AgentStart) -> str:
-    """Returns what this machine lacks for its ranks; empty if nothing."""
+    """Returns what this machine lacks for its ranks; empty if nothing. The memory that a training needs is known before."""
     from stages.training.job.job import JobError, read_job
     from stages.training.job.training_settings import TrainingSettings
     from stages.training.run.training_run import refuse_missing_gpus, refuse_too_little_memory
 
-    job = read_job(Path(start.job))
     try:
-        refuse_missing_gpus(start.ranks_per_node if job.machine.device == "cuda" else 0)
-        if isinstance(job.settings, TrainingSettings):
+        refuse_missing_gpus(start.gpus)
+        if start.module == RANK and isinstance((job := read_job(Path(start.job))).settings, TrainingSettings):
             refuse_too_little_memory(job)
     except JobError as error:
         return str(error)
@@ -74,13 +73,13 @@ def _run(start: AgentStart, given: argparse.Namespace) -> AgentReport:
     )  # fmt: skip
     begin = time.monotonic()
     try:
-        done = elastic_launch(config, sys.executable)("-m", RANK, start.job, str(os.getpid()))
+        done = elastic_launch(config, sys.executable)("-m", start.module, start.job, str(os.getpid()))
     except ChildFailedError as error:
         return AgentReport({rank: failure.exitcode for rank, failure in error.failures.items()})
     except (RendezvousTimeoutError, RendezvousConnectionError) as error:
         if isinstance(error, RendezvousConnectionError) and time.monotonic() - begin < start.limit_s:
             return AgentReport(text=f"Machine {given.node + 1} of {start.nodes} lost the connection to {given.endpoint}.", lost=True)
-        what = f"The {start.nodes} machines of the training did not all come to {given.endpoint} within {start.limit_s} s"
+        what = f"The {start.nodes} machines of the job did not all come to {given.endpoint} within {start.limit_s} s"
         return AgentReport(text=f"{what}; the output of those that came is in {start.scratch}/agent-*.log.")
     return AgentReport(dict.fromkeys(done, 0))
 

@@ -50,7 +50,13 @@ def test_cores_are_what_a_stage_computes_on_here(tmp_path: Path, monkeypatch: py
             {"sft": 4, "evaluate@base": 1},
             {"pretrain", "sft", "reference", "dpo", "evaluate@base", "evaluate@sft", "evaluate@dpo"},
         ),
-        ({"gpus": 4, "launcher": "slurm", "nodes": 2}, {"sft": 1, "evaluate@base": 1}, {"evaluate@base", "evaluate@sft", "evaluate@dpo"}),
+        ({"gpus": 4, "launcher": "slurm", "nodes": 2}, {"sft": 1, "evaluate@base": 1, "export@sft": 1}, set()),
+        (
+            {"launcher": "hosts", "hosts": {"names": ["a"]}},
+            {"sft": 1, "evaluate@base": 1},
+            {f"{stage}@{model}" for stage in ("export", "evaluate") for model in ("base", "sft", "dpo")}
+            | {"pretrain", "sft", "reference", "dpo"},
+        ),
         ({"launcher": "slurm", "cpu_ranks": 8}, {"sft": 1, "dpo": 1}, set()),
         ({"engine": "slurm", "workers": 9}, {"dedup": 1, "filter": 1, "crawl": 1}, set()),
         ({"engine": "ray", "workers": 9}, {"dedup": 9}, set()),
@@ -67,7 +73,8 @@ def test_what_runs_elsewhere_takes_one_core_and_no_gpu_here(
     checkpoint = Artifact(tmp_path, {"kind": "checkpoint", "bytes": 7e12})  # type: ignore[typeddict-item]
     found = {step.node: need_of(session, step, {"pretrain": checkpoint}) for step in session.steps()}
     assert {node: found[node].cores for node in cores} == cores
-    assert runtime.launcher == "local" or found["sft"].memory_bytes == 2e9, "the driver does not read the checkpoint"
+    for node in ("sft", "export@sft", "evaluate@sft"):
+        assert runtime.launcher == "local" or found[node].memory_bytes == 2e9, "the driver does not read the checkpoint"
     assert {node for node, need in found.items() if need.gpus} == gpus
 
 

@@ -290,7 +290,7 @@ def test_a_worker_of_other_code_other_versions_or_other_jobs_does_nothing(
     data, file = worker.bundle([ShardJob(shard, tmp_path / "00000", {"word": "w"})]), tmp_path / "jobs.pickle"
     header, _, pickled = data.partition(b"\n")
     asked = json.loads(header)
-    assert asked["module"] == __name__ and {"python", "numpy", "pyarrow"} <= set(asked["versions"])
+    assert asked["modules"] == [__name__] and {"python", "numpy", "pyarrow"} <= set(asked["versions"])
 
     def code(head: dict[str, Any], jobs: bytes = b"no pickle: nothing may read it", digest: str = "") -> int:
         file.write_bytes(json.dumps(head).encode() + b"\n" + jobs)

@@ -223,7 +223,7 @@ def test_one_stage_at_a_time_computes_on_the_gpus(tmp_path: Path, monkeypatch: p
     on_gpu, on_cpu = (prepare(tmp_path, "words", training, config, seed, Runtime(workers=1, gpus=seed), {}) for seed in (1, 0))
     events: list = []
     with ThreadPoolExecutor(1) as pool:
-        with lease.lease(runner.gpu_lease_path(), "another"):
+        with lease.lease(runner.machines_lease_path(Runtime()), "another"):
             assert run_node(tmp_path, on_cpu, "toy-1", lambda event: None).state == "built"
             waiting = pool.submit(run_node, tmp_path, on_gpu, "toy-2", events.append)
             until(lambda: events)

@@ -327,7 +327,7 @@ def test_the_machine_is_what_the_runtime_says(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert stage_training.machine(ctx) == Machine(2, "cuda", 5, 7, True, "feed_forward", "", 11, 13, 1, 17, zero_hpz_partition_size=19)
     monkeypatch.setattr(Runtime, "gpus", 3)
-    with pytest.raises(StageError, match="The recipe trains on 3 GPUs, but this machine has 2 that torch can use"):
+    with pytest.raises(StageError, match="The recipe computes on 3 GPUs, but this machine has 2 that torch can use"):
         stage_training.machine(ctx)
 
 

@@ -131,7 +131,7 @@ def test_a_rendezvous_that_nobody_joins_is_named_after_its_limit(tmp_path: Path)
     asked = HostsRequest(names=("127.0.0.1", "localhost"), shell=(str(shell), "{host}"), port=free_port())
     job = small_job(tmp_path, replace(TWO, rendezvous_limit_s=12), 2)
     begin = time.monotonic()
-    with pytest.raises(LaunchError, match=r"The 2 machines of the training did not all come to 127\.0\.0\.1:\d+ within 12 s") as caught:
+    with pytest.raises(LaunchError, match=r"The 2 machines of the job did not all come to 127\.0\.0\.1:\d+ within 12 s") as caught:
         launch(job, lambda rank, event: None, os.environ, host_agents.starter(asked))
     assert not caught.value.passing and time.monotonic() - begin > 12
     until(lambda: not agents_of(Path(job.scratch)), 30)
@@ -154,7 +154,7 @@ def gpus(start: AgentStart) -> AgentStart:
     [
         (other_code, "cpu", r"the code of stages\.training\.loop\.rank is another one here"),
         (other_versions, "cpu", "versions differ: torch"),
-        (gpus, "cuda", "The recipe trains on 1 GPUs, but this machine has none that torch can use"),
+        (gpus, "cuda", "The recipe computes on 1 GPUs, but this machine has none that torch can use"),
     ],
 )
 def test_a_machine_that_is_unfit_says_so_and_starts_no_rank(
@@ -167,7 +167,7 @@ def test_a_machine_that_is_unfit_says_so_and_starts_no_rank(
         real(path, json.dumps(asdict(change(agents.AgentStart(**json.loads(text))))) if path.name == "agents.json" else text)
 
     monkeypatch.setattr(agents, "write_durably", write)
-    with pytest.raises(LaunchError, match=rf"Machine [12] of 2 cannot train: .*{said}") as caught:
+    with pytest.raises(LaunchError, match=rf"Machine [12] of 2 is refused: .*{said}") as caught:
         launch(job, lambda rank, event: None, os.environ, host_agents.starter(request()))
     assert not caught.value.passing and not list(Path(job.scratch).glob("heartbeat-*"))
 
@@ -181,20 +181,20 @@ def test_too_little_memory_of_a_machine_is_its_agents_message(tmp_path: Path, mo
 
 
 def start_of(tmp_path: Path) -> AgentStart:
-    return AgentStart("r", str(tmp_path / "job.json"), 3, 1, 10, {}, {"module": "", "code": "", "versions": {}})
+    return AgentStart("r", str(tmp_path / "job.json"), 3, 1, 0, "m", 10, {}, {"modules": [], "code": "", "versions": {}})
 
 
 @pytest.mark.parametrize(
     ("failed", "gone", "text", "passing"),
     [
-        ({0: AgentReport({0: 1}), 1: AgentReport({1: -9})}, {}, "Training rank 1 on machine 2 of 3 ended by signal SIGKILL", True),
+        ({0: AgentReport({0: 1}), 1: AgentReport({1: -9})}, {}, "Rank 1 on machine 2 of 3 ended by signal SIGKILL", True),
         ({0: AgentReport({0: 1})}, {2: "The agent on c ended with exit code 255."}, "The agent on c ended", True),
-        ({0: AgentReport({0: 1}), 1: AgentReport(text="Machine 2 of 3 cannot train: no")}, {}, "Machine 2 of 3 cannot train: no", False),
-        ({0: AgentReport(text="lost", lost=True), 1: AgentReport({1: -9})}, {}, "Training rank 1 on machine 2 of 3 ended by signal", True),
-        ({1: AgentReport({1: -9})}, {0: "The job ended with exit code 1."}, "Training rank 1 on machine 2 of 3 ended by signal", True),
+        ({0: AgentReport({0: 1}), 1: AgentReport(text="Machine 2 of 3 is refused: no")}, {}, "Machine 2 of 3 is refused: no", False),
+        ({0: AgentReport(text="lost", lost=True), 1: AgentReport({1: -9})}, {}, "Rank 1 on machine 2 of 3 ended by signal", True),
+        ({1: AgentReport({1: -9})}, {0: "The job ended with exit code 1."}, "Rank 1 on machine 2 of 3 ended by signal", True),
         ({0: AgentReport(text="lost", lost=True)}, {}, "lost", True),
         ({0: AgentReport(text="lost", lost=True), 1: AgentReport(text="cannot train")}, {}, "cannot train", False),
-        ({0: AgentReport({0: 1})}, {}, "Training rank 0 on machine 1 of 3 ended with exit code 1.\nlast words", False),
+        ({0: AgentReport({0: 1})}, {}, "Rank 0 on machine 1 of 3 ended with exit code 1.\nlast words", False),
     ],
 )
 def test_the_cause_is_named_and_not_those_who_lost_their_connection(

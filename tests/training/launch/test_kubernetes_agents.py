@@ -57,7 +57,7 @@ def test_two_pods_give_the_bytes_of_one_machine(tmp_path: Path, cluster: Path, k
     training_run.run(there, listener(told), training_run.Observers(), starter(ASKED.model_copy(update={"kind": kind}), told.append))
     assert files(there) == files(here)
     assert told[0] == f"ends {kind} loam-old of Kubernetes, which an earlier run left" and not (cluster / "loam-old").exists()
-    assert told[1].startswith(f"{kind} loam-") and "2 pods with 1 ranks each" in told[1]
+    assert told[1].startswith(f"{kind} loam-") and "2 pods with a rank each" in told[1]
     assert sorted(path.suffix for path in cluster.iterdir()) == ["", "", ".yaml"], (
         "kubectl, mode and what was created: the object itself is deleted"
     )
@@ -66,7 +66,7 @@ def test_two_pods_give_the_bytes_of_one_machine(tmp_path: Path, cluster: Path, k
 def test_what_kubernetes_refuses_is_said_and_nothing_is_left(tmp_path: Path, cluster: Path) -> None:
     (cluster / "mode").write_text("quota")
     job = small_job(tmp_path, Machine(2, "cpu", 1, 1, nodes=2, elsewhere=True), 2)
-    with pytest.raises(LaunchError, match="Kubernetes refuses the training: .*exceeded quota: gpus"):
+    with pytest.raises(LaunchError, match="Kubernetes refuses the job: .*exceeded quota: gpus"):
         launch(job, lambda rank, event: None, os.environ, starter(ASKED, lambda text: None))
     assert not (Path(job.scratch) / "kubernetes-job.json").exists()
 
@@ -79,7 +79,7 @@ def test_a_mount_that_kubernetes_or_a_shell_would_read_differently_is_refused(mo
 
 
 def pods(tmp_path: Path, cluster: Path) -> kubernetes_agents.PodAgents:
-    start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 10, {}, {"module": "", "code": "", "versions": {}})
+    start = agents.AgentStart("r", str(tmp_path / "job.json"), 2, 1, 0, "m", 10, {}, {"modules": [], "code": "", "versions": {}})
     return kubernetes_agents.PodAgents(start, ASKED, "loam-r", print)
 
 
@@ -108,7 +108,7 @@ def test_what_kubectl_says_that_is_no_object_is_no_answer(tmp_path: Path, cluste
 def test_a_pod_writes_its_output_whatever_the_path_is(tmp_path: Path) -> None:
     scratch = tmp_path / 'it\'s $(touch evil) "`touch evil`" $HOME'
     scratch.mkdir()
-    start = agents.AgentStart("r", str(scratch / "job.json"), 1, 1, 600, {}, {"module": "", "code": "", "versions": {}})
+    start = agents.AgentStart("r", str(scratch / "job.json"), 1, 1, 0, "m", 600, {}, {"modules": [], "code": "", "versions": {}})
     made: Any = manifest(ASKED, start, scratch / "agents.json", "loam-r", False)
     command = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
     words = [*command[:3], "printf", "%s\n", *command[4:]]
@@ -118,7 +118,7 @@ def test_a_pod_writes_its_output_whatever_the_path_is(tmp_path: Path) -> None:
 
 
 def test_pods_get_what_is_asked_for() -> None:
-    start = agents.AgentStart("r", "/h/job.json", 3, 8, 600, {}, {"module": "", "code": "", "versions": {}})
+    start = agents.AgentStart("r", "/h/job.json", 3, 8, 8, "m", 600, {}, {"modules": [], "code": "", "versions": {}})
     made: Any = manifest(ASKED.model_copy(update={"queue": "gpus", "mount": "/h"}), start, Path("/h/agents.json"), "loam-r", True)
     job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
     pod = job["template"]["spec"]

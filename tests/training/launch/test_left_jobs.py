@@ -87,6 +87,12 @@ def ended(job: RankJob, slurm: Slurm) -> RankJob:
     return job
 
 
+def done(job: RankJob, slurm: Slurm) -> RankJob:
+    start = agents.read_start(Path(job.scratch) / "agents.json")
+    (start.scratch / f"agent-{start.run}.ended").write_text("0\n")
+    return gone(job, slurm)
+
+
 def longer(job: RankJob, slurm: Slurm) -> RankJob:
     return replace(job, steps=10)
 
@@ -97,7 +103,7 @@ def damaged(job: RankJob, slurm: Slurm) -> RankJob:
 
 
 @pytest.mark.parametrize(
-    ("change", "goes_on"), [(same, True), (silent, True), (gone, False), (ended, False), (longer, False), (damaged, False)]
+    ("change", "goes_on"), [(same, True), (silent, True), (gone, False), (ended, False), (done, True), (longer, False), (damaged, False)]
 )
 def test_a_job_that_runs_and_is_the_same_is_gone_on_with(
     job: RankJob, slurm: Slurm, change: Callable[[RankJob, Slurm], RankJob], goes_on: bool
@@ -163,7 +169,7 @@ def test_the_batch_script_works_whatever_the_path_of_the_home_is(tmp_path: Path)
     ):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    start = agents.AgentStart("r", str(scratch / "job.json"), 1, 1, 600, {}, {"module": "", "code": "", "versions": {}})
+    start = agents.AgentStart("r", str(scratch / "job.json"), 1, 1, 0, "m", 600, {}, {"modules": [], "code": "", "versions": {}})
     given = {
         "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "WORDS": str(tmp_path / "words"), "STOP": str(scratch / "stop"),
         "SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURMD_NODENAME": "n",
@@ -280,7 +286,7 @@ def test_an_artifact_folder_without_the_checkpoint_is_a_start_that_links_it_agai
     assert len(tries) == 7
 
 
-def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_failed_or_another_is_deleted(job: RankJob, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"status": {"conditions": list[dict[str, str]]()}}
 
     def kubectl(verb: str, *words: object, given: str = "") -> subprocess.CompletedProcess[str]:
@@ -297,6 +303,8 @@ def test_an_object_that_is_over_or_another_is_deleted(job: RankJob, cluster: Pat
     assert started(ASKED).name == first.name and not deleted
     second = started(queued)
     assert deleted == [f"jobset/{first.name}"] and second.name != first.name
+    states["status"]["conditions"] = [{"type": "Completed", "status": "True"}]
+    assert started(queued).name == second.name, "it has done its work meanwhile"
     states["status"]["conditions"] = [{"type": "Failed", "status": "True"}]
     started(queued)
     assert deleted == [f"jobset/{first.name}", f"jobset/{second.name}"]

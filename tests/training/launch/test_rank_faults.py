@@ -131,6 +131,4 @@ def test_a_rank_that_says_nothing_is_named_with_its_last_words(tmp_path: Path, c
     ranks.end()
     assert found
     error = _failure(tmp_path, RankErrors(), found)
-    assert (
-        isinstance(error, LaunchError) and str(error) == f"Training rank 1 ended {ended}.\nwords of another library" and not error.passing
-    )
+    assert isinstance(error, LaunchError) and str(error) == f"Rank 1 ended {ended}.\nwords of another library" and not error.passing
