@@ -193,8 +193,8 @@ def test_an_error_that_cannot_be_sent_is_told_by_its_class_and_a_long_one_is_cut
         def __str__(self) -> str:
             raise ValueError("no text")
 
-    told, text = node_process._sendable(Mute())
-    assert type(told) is RuntimeError and "Mute: <exception str() failed>" in str(told) and "Traceback" in text
+    told, _ = node_process._sendable(Mute())
+    assert type(told) is RuntimeError and "Mute: <exception str() failed>" in str(told)
     assert str(node_process._sendable(ValueError(lambda: 1))[0]).startswith("ValueError: <function")
     assert execute._first_line(ValueError("x" * 10**6 + "\nmore")) == "x" * execute.MOST_CHARS
 
