@@ -4,7 +4,8 @@ So seeds, threads, standard error, the settings of libraries, signals and the me
 gets the work as bytes and sends its events, lines for the log, and at last its result or its error.
 Guarantee: it acts on no Ctrl-C and no SIGTERM itself, which a terminal or a scheduler sends to a whole group of processes: the driver decides and tells it by
 `NodeProcesses.stop`. It then ends as a node in the driver would: a training saves a snapshot after a termination. The kernel kills it when the driver ends.
-Cost: the start of an interpreter with the modules of the stage, a second of processor time, and about four with torch, transformers and lm-eval.
+Cost: a fork of one process that has imported LIBRARIES, about eight seconds of processor time once for a driver. A node that computes on GPUs, and every node
+outside Linux, gets a new interpreter: a second, and about four with torch, transformers and lm-eval.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -28,17 +30,23 @@ from stages.record.contract.runtime import Runtime
 from stages.record.processes import die_with_parent
 from stages.record.run.node_job import NodeJob
 from stages.record.run.node_work import NodeWork
-from stages.record.run.runner import Event, Report, Result
+from stages.record.run.runner import Event, Report, Result, computes_alone
 from stages.record.run.sent_stage import SentStage, sent_stage
 from stages.record.store.key_record import KeyParts
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
+    from multiprocessing.context import ForkServerContext, SpawnContext
+    from multiprocessing.process import BaseProcess
 
 TERMINATE, INTERRUPT = signal.SIGUSR1, signal.SIGUSR2
 """What the driver sends where it got SIGTERM, and where it got SIGINT."""
 HELD = {signal.SIGINT, signal.SIGTERM, TERMINATE, INTERRUPT}
 """Signals that wait until a new process can act on them."""
+LIBRARIES = (
+    "numpy", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "pandas", "scipy.stats", "tokenizers", "torch._dynamo", "transformers",
+    "accelerate", "datasets", "lm_eval.api.task",
+)  # fmt: skip
+"""What stages import, in the process that forks those of nodes. One that is missing here is imported by each node that needs it."""
 END_S = 10.0
 """Seconds in which a process ends after its last message."""
 
@@ -105,7 +113,7 @@ class NodeProcesses:
         free: Held while one of both changes.
     """
 
-    running: set[SpawnProcess] = field(default_factory=set)
+    running: set[BaseProcess] = field(default_factory=set)
     asked: signal.Signals | None = None
     free: threading.Lock = field(default_factory=threading.Lock)
 
@@ -123,16 +131,19 @@ class NodeProcesses:
         Raises:
             StoppedError: Somebody asked for the end of all nodes before the process started.
         """
-        context = multiprocessing.get_context("spawn")
+        context = _context(work)
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_main, args=(theirs, os.getpid(), packed(work)), name=f"node {work.job.node}")
+        process = context.Process(target=_main, args=(theirs, dict(os.environ), packed(work)), name=f"node {work.job.node}")
         resource_tracker.ensure_running()  # it would release the signals
-        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # the process inherits it
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)  # the process and the one that forks it inherit it
         with self.free:
             if self.asked:
                 raise StoppedError
-            process.start()
+        process.start()  # the first one waits for the imports
+        with self.free:
             self.running.add(process)
+            if self.asked and process.pid:
+                os.kill(process.pid, self.asked)
         theirs.close()
         try:
             with ours:
@@ -193,9 +204,21 @@ def _received(pipe: Connection, report: Report, log: Callable[[str], None]) -> R
             raise error from (_TracebackOfNodeError(text) if text else None)
 
 
-def _main(pipe: Connection, driver: int, data: bytes) -> None:
+def _context(work: NodeWork) -> ForkServerContext | SpawnContext:
+    """Returns how the process of a work starts. Only Linux kills a process with the one that forked it, and CUDA does not survive a fork."""
+    if sys.platform != "linux" or computes_alone(work.job.stage, work.job.runtime):
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    own = [name for name in sys.modules if name.startswith(("flows.", "stages.")) and not name.endswith(".__main__")]
+    context.set_forkserver_preload([*LIBRARIES, *own])
+    return context
+
+
+def _main(pipe: Connection, environment: Mapping[str, str], data: bytes) -> None:
     """Does a work in a new process and sends what happens."""
-    die_with_parent(driver)
+    _die_with_driver()
+    os.environ.clear()  # of a fork it is as old as the process that forks
+    os.environ.update(environment)
     free = threading.Lock()
 
     def send(message: object) -> None:
@@ -209,6 +232,16 @@ def _main(pipe: Connection, driver: int, data: bytes) -> None:
         for number in (TERMINATE, INTERRUPT):
             signal.signal(number, signal.SIG_IGN)
         send(_sendable(error))
+
+
+def _die_with_driver() -> None:
+    """Makes the kernel kill this process when the driver ends. One that forks ends when nobody but it has the other end of a pipe, so a fork gives it up."""
+    if (alive := forkserver._forkserver._forkserver_alive_fd) is not None:  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else tells it
+        os.close(alive)
+    die_with_parent()
+    driver = multiprocessing.parent_process()
+    if driver is None or not driver.is_alive():
+        os._exit(1)
 
 
 def _take_signals() -> None:

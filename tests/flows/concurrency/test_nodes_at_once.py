@@ -43,6 +43,7 @@ READS: dict[str, list[str]] = {"a": [], "b": [], "c": ["a"], "d": ["a", "b"], "e
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "hardware", lambda: {**hardware(), "cores": 8})
     monkeypatch.setattr(room, "CORE_BYTES", 1e6)
+    monkeypatch.setattr(node_process, "LIBRARIES", ())  # toys need none
 
 
 def opened(tmp_path: Path, home: str, settings: Sequence[str], reads: Mapping[str, Sequence[str]] = READS) -> tuple[Session, list[Step]]:
@@ -91,7 +92,12 @@ def logged(home: Path) -> list[str]:
 
 def left_behind(home: Path) -> list[str]:
     """What should not be there when nothing runs: processes of nodes, and leases that somebody holds."""
-    children = [child.name() for child in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+    forks, new = "forkserver import main", "spawn_main"
+    children = [
+        child.name()
+        for child in psutil.Process().children(recursive=True)
+        if new in (words := " ".join(child.cmdline())) or (forks in words and child.ppid() != os.getpid())
+    ]
     return [*children, *(str(path) for path in home.glob("leases/*") if lease.is_live(path))]
 
 
@@ -215,8 +221,10 @@ from pathlib import Path
 from stages.record.processes import termination_raises
 from flows.cli.run_commands import TerminatedError
 from flows.concurrency import room
+from stages.record.run import node_process
 from tests.flows.concurrency.test_nodes_at_once import run
 room.CORE_BYTES, hardware = 1e6, room.hardware
+node_process.LIBRARIES = ()
 room.hardware = lambda: {**hardware(), "cores": 8}
 with termination_raises(TerminatedError):
     run(Path(sys.argv[1]), *sys.argv[2:])
@@ -277,6 +285,15 @@ def test_two_runs_at_once_on_a_home_build_each_node_once(tmp_path: Path, monkeyp
     assert sorted((line["node"], line["state"]) for line in lines) == sorted(
         (node, state) for node in READS for state in ("built", "cached")
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every node gets a new interpreter")
+def test_nodes_are_forked_except_those_that_compute_on_gpus(tmp_path: Path) -> None:
+    session, steps = opened(tmp_path, "home", ())
+    for gpus, method in ((0, "forkserver"), (1, "spawn")):
+        stage, runtime = replace(steps[0].stage, uses_gpus=True), session.recipe.runtime.model_copy(update={"gpus": gpus})
+        job = prepare(session.home, "a", stage, session.recipe.sections["a"], 7, runtime, {})
+        assert node_process._context(NodeWork(session.home, job, "run")).get_start_method() == method
 
 
 def test_an_end_that_was_asked_for_before_a_process_started_starts_none(tmp_path: Path) -> None:
