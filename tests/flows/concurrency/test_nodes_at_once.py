@@ -287,10 +287,9 @@ def test_two_runs_at_once_on_a_home_build_each_node_once(tmp_path: Path, monkeyp
     )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every node gets a new interpreter")
 def test_nodes_are_forked_except_those_that_compute_on_gpus(tmp_path: Path) -> None:
     session, steps = opened(tmp_path, "home", ())
-    for gpus, method in ((0, "forkserver"), (1, "spawn")):
+    for gpus, method in ((0, "forkserver" if sys.platform == "linux" else "spawn"), (1, "spawn")):
         stage, runtime = replace(steps[0].stage, uses_gpus=True), session.recipe.runtime.model_copy(update={"gpus": gpus})
         job = prepare(session.home, "a", stage, session.recipe.sections["a"], 7, runtime, {})
         assert node_process._context(NodeWork(session.home, job, "run")).get_start_method() == method
