@@ -110,17 +110,16 @@ def test_every_window_of_honest_trainings_is_equal(trained: Trained) -> None:
 
 def test_a_forged_chain_passes_the_files_and_is_found_where_it_is_replayed(trained: Trained, tmp_path: Path) -> None:
     """The window after the forged one starts from weights that no training made, so it differs too; those before do not."""
-    home = trained.home / "artifacts" / "pretrain" / "forged"
-    artifact = forged(trained, home, 1)
-    try:
-        assert lineage.verify(trained.home, "pretrain/forged")[1] == []
-        found = replayed(trained, artifact)
-        assert [found[number][0] for number in (1, 2, 3, 4)] == ["equal", "other", "other", "equal"]
-        assert found[2][1].startswith("the loss of step 8 is ")
-        (drawn,) = replayed(trained, artifact, 1, 5)
-        assert replayed(trained, artifact, 1, 5).keys() == {drawn}
-    finally:
-        shutil.rmtree(home)
+    home, trunk = tmp_path / "home", trained.trunk.path
+    shutil.copytree(trained.home, home, ignore=shutil.ignore_patterns(f"{trunk.name}*", f"{trained.continued.path.name}*"))
+    artifact = forged(trained, home / trunk.relative_to(trained.home), 1)
+    shutil.copy(artifact.path / manifest.NAME, manifest.copy_path(artifact.path))
+    assert lineage.verify(home, manifest.artifact_id(artifact))[1] == []
+    found = replayed(trained, artifact)
+    assert [found[number][0] for number in (1, 2, 3, 4)] == ["equal", "other", "other", "equal"]
+    assert found[2][1].startswith("the loss of step 8 is ")
+    (drawn,) = replayed(trained, artifact, 1, 5)
+    assert replayed(trained, artifact, 1, 5).keys() == {drawn}
 
 
 def test_a_window_whose_first_checkpoint_cannot_be_used_is_not_trained_from_the_beginning(trained: Trained) -> None:

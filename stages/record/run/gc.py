@@ -122,15 +122,23 @@ def collect(
                 shutil.rmtree(folder)
             names.forget_names(home, name)
             integrity.forget(home, name)
-        lease.live([*(home / "leases").glob("*"), *(home / "runs").glob("*/lease"), *(home / "runs").glob("*/.lease.*")], remove=True)
-        for left in [*(home / "names").glob(".*"), *(home / manifest.COPIES).glob("*/.*")]:
-            left.unlink()  # left by killed processes, because nobody else works here now
-        for left in (path for name in (PROBE, f".{names.NUMBERING}.", f".{runs.CLEANING}.") for path in home.glob(f"{name}*")):
-            shutil.rmtree(left)
-        runs.remove_half_written(home)
+        _remove_leftovers(home)
         if found:
             database.reindex(home)
     return found, freed
+
+
+def _remove_leftovers(home: Path) -> None:
+    """Removes what killed processes left that no record names: leases, temporary files, run folders without a record. The caller holds the home alone."""
+    lease.live([*(home / "leases").glob("*"), *(home / "runs").glob("*/lease"), *(home / "runs").glob("*/.lease.*")], remove=True)
+    for left in [*(home / "names").glob(".*"), *(home / manifest.COPIES).glob("*/.*"), *(home / "runs").glob(f"*/.{runs.RUN}.*")]:
+        left.unlink()
+    for left in (path for name in (PROBE, f".{names.NUMBERING}.", f".{runs.CLEANING}.") for path in home.glob(f"{name}*")):
+        shutil.rmtree(left)
+    for folder in (home / "runs").glob("*"):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    runs.remove_half_written(home)
 
 
 def _listed(home: Path, keep_runs: int, drop: Sequence[str], describe: Describe, limit: SizeLimit | None) -> list[Collectable]:

@@ -273,6 +273,20 @@ def test_scratch_of_a_living_node_is_neither_offered_nor_removed_and_its_lease_s
     assert names_of(collectable(home, 1)) == [f"scratch/{living.name}"]
 
 
+def test_what_killed_processes_left_goes_and_records_stay(home: Path) -> None:
+    recorded(home, made(home, "a"))
+    (home / "names").mkdir(exist_ok=True)
+    assert collect(home, 1) == ([], 0)
+    before = sorted(home.rglob("*"))
+    for folder in (".probe-1", ".numbering.1", ".cleaning.1", "runs/20260101-000000-toy-0000"):
+        (home / folder).mkdir()
+    (home / "runs" / "20260102-000000-toy-0000").mkdir()
+    for file in ("names/.best.1", "manifests/words/.0.json.1.2.3", "runs/20260102-000000-toy-0000/.run.json.1.2.3"):
+        (home / file).touch()
+    assert collect(home, 1) == ([], 0)
+    assert sorted(home.rglob("*")) == before
+
+
 def test_the_list_names_the_runs_that_lose_artifacts_and_the_rule(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An older run that nobody deleted loses what it alone holds; a run whose artifacts all stay, and one of another recipe, do not."""
     shared = made(home, "a")
