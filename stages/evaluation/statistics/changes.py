@@ -1,8 +1,8 @@
 """What a later training changed: every main score of a model against the models before it, and how probable it finds the right answers.
 
-Guarantee: a change is tested on values of the same items, corrected over all that are returned (Holm). The items of a cluster
-(stages/evaluation/statistics/clusters.py) count as one observation, in the error and in the test.
-Cost: a sign-flip test each (stages/evaluation/statistics/verdicts.py): 1 ms per cluster, score and two models.
+Guarantee: a change is tested on values of the same items, corrected over all that are returned (Holm), by the test that `loam compare` takes. The items
+of a cluster (stages/evaluation/statistics/clusters.py) count as one observation, in the error and in the test.
+Cost: a sign-flip test each (stages/evaluation/statistics/verdicts.py), 1 ms per cluster, score and two models; less where items are right or wrong.
 Source: Miller 2024, arXiv 2411.00640 (paired differences).
 """
 
@@ -82,14 +82,14 @@ def _tested(task: str, main: str, ours: ItemMetrics, theirs: ItemMetrics, seed: 
     lower = metric.endswith("bits_per_byte")
     claim = f"The later model is better on {task} ({metric})"
     new, old = (_values(task, main, metric, values) for values in (ours, theirs))
-    sizes = ours.get((task, "bytes"), {}) if task == VALIDATION else dict.fromkeys(new, 1.0)
+    sizes = ours.get((task, "bytes"), {}) if task == VALIDATION else new
     if not new or not new.keys() == old.keys() == sizes.keys():
         return verdicts.untested(claim, metric, 0, OTHER_ITEMS)
-    gains = np.array([old[item] - new[item] if lower else new[item] - old[item] for item in new]) / (
-        math.log(2) if task == VALIDATION else 1
-    )
-    gained, size = clusters.sums(list(new), ours, gains, np.array([sizes[item] for item in new]))
-    return verdicts.sign_flip_test(claim, metric, gained, size, seed)
+    if task != VALIDATION:
+        pairs = {item: (old[item], new[item]) if lower else (new[item], old[item]) for item in new}
+        return clusters.paired_test(claim, metric, pairs, ours, seed)
+    gains = np.array([old[item] - new[item] for item in new]) / math.log(2)
+    return verdicts.sign_flip_test(claim, metric, gains, np.array([sizes[item] for item in new]), seed)
 
 
 def _values(task: str, main: str, metric: str, values: ItemMetrics) -> Mapping[str, float]:

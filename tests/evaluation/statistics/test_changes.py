@@ -11,6 +11,7 @@ import pytest
 from stages.evaluation.statistics.changes import ANSWER_BITS, ScoreChange, changes
 from stages.evaluation.statistics.claims import OTHER_ITEMS, ModelScores, ScoreEntry
 from stages.evaluation.statistics.verdicts import VerdictOutcome, untested
+from stages.questions import compared_scores
 
 
 def entry(task: str, metric: str, primary: bool = True) -> ScoreEntry:
@@ -74,6 +75,20 @@ def test_changes_have_errors_by_cluster_and_exact_p() -> None:
         assert verdict.pairs == len(clusters)
     ordered = sorted(found.values(), key=lambda verdict: verdict.p or 0)
     assert ordered[0].p_adjusted == pytest.approx(min(1, 5 * (ordered[0].p or 0))), "corrected over all rows"
+
+
+def test_the_p_value_is_that_of_compare() -> None:
+    """Catches: another test here than there, which agrees only while all changes of signs can be counted out."""
+    draw = np.random.default_rng(3)
+    one, two = (
+        ModelScores(
+            [entry("alone", "acc")], {("alone", "acc"): {str(item): float(value) for item, value in enumerate(draw.integers(2, size=300))}}
+        )
+        for _ in range(2)
+    )
+    (found,) = changes({"base": one, "sft": two}, 7)
+    expected = compared_scores.tested("alone", "acc", one.values, two.values, 8)
+    assert found.verdict.p == expected.p and found.verdict.test == expected.test
 
 
 def test_forgetting_shows_in_the_bits_where_accuracy_hides_it() -> None:
