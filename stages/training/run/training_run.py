@@ -92,7 +92,7 @@ def refuse_missing_gpus(gpus: int) -> None:
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found < gpus:
         raise JobError(
-            f"The recipe computes on {gpus} GPUs, but this machine has {found or 'none'} that torch can use. "
+            f"The recipe computes on {gpus} GPU{'s' if gpus > 1 else ''}, but this machine has {found or 'none'} that torch can use. "
             "Run it where the GPUs are, or set runtime.gpus=0 to compute on the CPU."
         )
 

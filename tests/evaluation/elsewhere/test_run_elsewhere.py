@@ -38,8 +38,9 @@ from tests.conftest import run_stage, until
 from tests.evaluation.elsewhere.toy_stage import STAGE, TRIES
 from tests.record.toys import WORDS
 from tests.stages.test_evaluate import inputs
+from tests.training.launch.test_kubernetes_agents import cluster
 
-__all__ = ["inputs"]
+__all__ = ["cluster", "inputs"]
 
 HOSTS: Mapping[str, Any] = {"launcher": "hosts", "hosts": {"names": ["127.0.0.1"], "shell": ["sh", "-c"]}}
 
@@ -169,7 +170,7 @@ def test_one_machine_with_one_gpu_is_asked_for(
     assert (job.machine.nodes, job.machine.ranks, job.machine.elsewhere) == (1, 1, True)
     assert agents.new_start(job, {}).gpus == gpus == (job.machine.device == "cuda")
     lacks = node_agent._lacks(agents.new_start(job, {}))
-    assert lacks.startswith("The recipe computes on 1 GPUs, but this machine has none") if gpus else not lacks
+    assert lacks.startswith("The recipe computes on 1 GPU, but this machine has none") if gpus else not lacks
     path = tmp_path / "job.json"
     path.write_bytes(text_of(job))
     there = read_stage_job(path).runtime
@@ -251,6 +252,17 @@ def test_an_evaluation_on_a_host_has_the_digest_of_a_local_one(tmp_path: Path, i
     assert files(there) == files(here) and len(files(here)) > 4
     assert (there.manifest["key"], there.manifest["digest"]) == (here.manifest["key"], here.manifest["digest"])
     assert there.manifest["usage"]["memory_bytes"] > 100e6, "torch was loaded there"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_a_pod_gives_the_files_of_a_local_run(kind: str, tmp_path: Path, cluster: Path) -> None:
+    """The pod is a process of this machine, started by a kubectl that stands for the real one. Its object is deleted at the end."""
+    asked = {"launcher": "kubernetes", "kubernetes": {"image": "i", "claim": "c", "mount": str(tmp_path), "kind": kind}}
+    here, there = (run_stage(STAGE, {}, {}, tmp_path / str(len(run)), runtime=run) for run in ({}, asked))
+    assert files(there) == files(here) and there.manifest["digest"] == here.manifest["digest"]
+    (made,) = cluster.glob("*.yaml")
+    assert f'"kind": "{kind}"' in made.read_text() and not (cluster / made.stem).exists()
 
 
 def on_disk(artifact: Artifact, like: Artifact) -> Artifact:
