@@ -188,7 +188,7 @@ def test_gpus_that_are_not_there(chain: Chain, tmp_path: Path) -> None:
     import torch
 
     missing = torch.cuda.device_count() + 8
-    with pytest.raises(StageError, match=rf"The recipe computes on {missing} GPUs, but this machine has .* that torch can use"):
+    with pytest.raises(StageError, match=rf"The recipe computes on {missing} GPUs?, but this machine has .* that torch can use"):
         run_stage(pretrain.STAGE, PRETRAIN, chain.data(), tmp_path, runtime={**RUNTIME, "gpus": missing})
 
 

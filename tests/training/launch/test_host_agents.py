@@ -154,7 +154,7 @@ def gpus(start: AgentStart) -> AgentStart:
     [
         (other_code, "cpu", r"the code of stages\.training\.loop\.rank is another one here"),
         (other_versions, "cpu", "versions differ: torch"),
-        (gpus, "cuda", "The recipe computes on 1 GPUs, but this machine has none that torch can use"),
+        (gpus, "cuda", "The recipe computes on 1 GPU, but this machine has none that torch can use"),
     ],
 )
 def test_a_machine_that_is_unfit_says_so_and_starts_no_rank(
