@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 
+import yaml
+
+from flows.pipeline import config_classes
+from stages.record.contract.recipe import load_recipe
 from tests.conftest import PROJECT
 
 DOCUMENTS = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
@@ -25,6 +30,15 @@ def test_every_page_is_linked_from_where_one_looks_first() -> None:
     for first, folder in (("README.md", "docs"), ("ARCHITECTURE.md", "docs/design")):
         text = (PROJECT / first).read_text(encoding="utf-8")
         assert [page.name for page in (PROJECT / folder).glob("*.md") if f"({folder}/{page.name})" not in text] == []
+
+
+def test_the_ray_job_has_the_pinned_ray_and_a_command_that_is_valid() -> None:
+    made = yaml.safe_load((PROJECT / "docs" / "rayjob.yaml").read_text(encoding="utf-8"))["spec"]
+    assert f"\nray=={made['rayClusterSpec']['rayVersion']}\n" in (PROJECT / "constraints.txt").read_text(encoding="utf-8")
+    words = shlex.split(made["entrypoint"].replace("$RAY_ADDRESS", "10.0.0.5:6379"))
+    given = [after for word, after in zip(words, words[1:], strict=False) if word == "--set"]
+    runtime = load_recipe("tiny", config_classes(), given).runtime
+    assert (runtime.engine, runtime.ray.address, words[:2]) == ("ray", "10.0.0.5:6379", ["loam", "run"])
 
 
 def test_the_files_on_the_paths_exist() -> None:
