@@ -209,7 +209,8 @@ def _context(work: NodeWork) -> ForkServerContext | SpawnContext:
     if sys.platform != "linux" or computes_alone(work.job.stage, work.job.runtime):
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    own = [name for name in sys.modules if name.startswith(("flows.", "stages.")) and not name.endswith(".__main__")]
+    # A copy of the names: another thread may import meanwhile.
+    own = [name for name in tuple(sys.modules) if name.startswith(("flows.", "stages.")) and not name.endswith(".__main__")]
     context.set_forkserver_preload([*LIBRARIES, *own])
     return context
 
