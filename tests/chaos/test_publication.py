@@ -19,7 +19,7 @@ from stages.record.store import manifest
 from tests.chaos.pipeline import held, remains
 from tests.conftest import PROJECT
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
 
 def walk(home: Path, nth: int) -> subprocess.CompletedProcess[str]:
