@@ -27,7 +27,7 @@ from stages.record.engines.worker import failure_of
 from stages.record.processes import die_with_parent
 from stages.record.run.runner import limited
 from stages.record.run.usage import memory_peak
-from stages.record.store.files import fsync
+from stages.record.store.files import fsync_all
 from stages.record.store.manifest import read_artifact
 from stages.training.launch.events import OS_ERROR_EXIT, Dropped, EventWriter, Progressed, open_events, sync_every_second
 from stages.training.launch.heartbeat import Activity, Heartbeat
@@ -77,10 +77,7 @@ def _run(job: StageJob, out: Path, events: EventWriter) -> Outcome:
     inputs = {role: read_artifact(Path(folder)) for role, folder in job.inputs.items()}
     with memory_peak() as peak:
         outcome = stage.run(config, inputs, out, ctx)
-    for parent, folders, names in os.walk(out):
-        for name in [*names, *folders]:
-            fsync(Path(parent, name))
-    fsync(out)
+    fsync_all(out)
     return replace(outcome, elsewhere=Elsewhere(environment(tuple(stage.distributions)), peak.bytes))
 
 

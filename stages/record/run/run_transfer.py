@@ -36,7 +36,7 @@ from stages.record.run.import_artifact import copy_artifact
 from stages.record.run.run_log import FILE as LOG
 from stages.record.store import integrity, manifest, manifest_schema, names, recorded, runs
 from stages.record.store.external import sha256_file
-from stages.record.store.files import fsync, make_durably, write_durably
+from stages.record.store.files import fsync, fsync_all, make_durably, write_durably
 from stages.record.store.known import LINEAGE, known_folders
 from stages.record.store.names import PART
 
@@ -332,10 +332,7 @@ def _publish(home: Path, inside: Path, run_id: str, published: Mapping[str, Arti
     end = {**read_object(folder / runs.END), "files": runs.files_of(folder)}
     end.pop("digest")
     write_durably(folder / runs.END, json.dumps(end | {"digest": runs.digest_of(end)}))
-    for below, _, files in os.walk(folder, topdown=False):
-        for name in files:
-            fsync(Path(below, name))
-        fsync(Path(below))
+    fsync_all(folder)
     make_durably(home / "runs", home)
     os.rename(folder, runs.folder_of(home, run_id))
     fsync(home / "runs")
