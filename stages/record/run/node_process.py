@@ -30,7 +30,7 @@ from stages.record.contract.runtime import Runtime
 from stages.record.processes import die_with_parent
 from stages.record.run.node_job import NodeJob
 from stages.record.run.node_work import NodeWork
-from stages.record.run.runner import Event, Report, Result, computes_alone
+from stages.record.run.runner import Event, Report, Result, computes_on_gpus
 from stages.record.run.sent_stage import SentStage, sent_stage
 from stages.record.store.key_record import KeyParts
 
@@ -206,7 +206,7 @@ def _received(pipe: Connection, report: Report, log: Callable[[str], None]) -> R
 
 def _context(work: NodeWork) -> ForkServerContext | SpawnContext:
     """Returns how the process of a work starts. Only Linux kills a process with the one that forked it, and CUDA does not survive a fork."""
-    if sys.platform != "linux" or computes_alone(work.job.stage, work.job.runtime):
+    if sys.platform != "linux" or computes_on_gpus(work.job.stage, work.job.runtime):
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     # A copy of the names: another thread may import meanwhile.

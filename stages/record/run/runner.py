@@ -171,9 +171,14 @@ def runs_elsewhere(stage: Stage, runtime: Runtime) -> bool:
     return runtime.launcher != "local" and (stage.cores == "ranks" or stage.whole_model)
 
 
+def computes_on_gpus(stage: Stage, runtime: Runtime) -> bool:
+    """Returns whether a stage computes on the GPUs of this machine."""
+    return stage.uses_gpus and bool(runtime.gpus) and not runs_elsewhere(stage, runtime)
+
+
 def computes_alone(stage: Stage, runtime: Runtime) -> bool:
     """Returns whether a stage has machines for itself: the GPUs of this one, or those of runtime.hosts. Slurm and Kubernetes give out their own."""
-    return runtime.launcher == "hosts" if runs_elsewhere(stage, runtime) else stage.uses_gpus and bool(runtime.gpus)
+    return runtime.launcher == "hosts" if runs_elsewhere(stage, runtime) else computes_on_gpus(stage, runtime)
 
 
 def lease_path(home: Path, node: str, key: str) -> Path:
